@@ -1,0 +1,71 @@
+"""Flags of one executor process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common import log
+from common.config import option
+from common.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorConfig:
+    """What the operator chooses. What is found out at start lives in `ExecutorSpec`."""
+
+    model: str = option(
+        "smollm2-135m",
+        help="directory of safetensors, GGUF file, hub name, or the built-in alias smollm2-135m",
+    )
+    revision: str | None = option(None, help="branch, tag or commit of a hub name")
+    served_model_name: str | None = option(None, help="name that clients use; the model's if unset")
+    host: str = option("127.0.0.1", help="address to serve gRPC on; 0.0.0.0 for every interface")
+    port: int = option(50051, help="port of the Executor service; 0 takes a free one")
+    metrics_port: int | None = option(None, help="port of HTTP /metrics; unset: not served")
+
+    dtype: str = option(
+        "auto",
+        choices=("auto", "float32", "float16", "bfloat16"),
+        help="of weights and activations",
+    )
+    kv_cache_dtype: str = option(
+        "auto", choices=("auto", "float32", "float16", "bfloat16"), help="of the KV pool"
+    )
+    device: str = option("cpu", help="cpu")
+    threads: int | None = option(None, help="compute threads; auto: the cores this process may use")
+
+    block_size: int = option(16, help="token slots per KV block")
+    num_blocks: int | None = option(None, help="blocks in the KV pool; auto: what memory allows")
+    kv_cache_memory_bytes: int | None = option(
+        None, help="memory of the KV pool, e.g. 2GiB; auto: a share of what is free"
+    )
+    gpu_memory_utilization: float = option(
+        0.9, help="share of device memory that weights, activations and pool may take together"
+    )
+    max_num_seqs: int = option(256, help="sequences in one step; also rows of a stream's memory")
+    max_num_batched_tokens: int = option(2048, help="tokens in one step")
+    max_model_len: int | None = option(None, help="tokens per sequence; auto: the model's limit")
+
+    shutdown_timeout: float = option(
+        20.0, help="seconds that SIGTERM leaves the owner's stream to end"
+    )
+    log_level: str = option("info", choices=log.LEVELS, help="least level to log")
+    log_format: str = option("text", choices=log.FORMATS, help="of log lines")
+    status_fd: int | None = option(None, help="pipe to report status on; set by a parent process")
+    parent_fd: int | None = option(None, help="pipe that ends with the parent; set by it")
+
+    def __post_init__(self) -> None:
+        at_least_one = ("block_size", "max_num_seqs", "max_num_batched_tokens")
+        optional = ("num_blocks", "kv_cache_memory_bytes", "max_model_len", "threads")
+        for name in (*at_least_one, *optional):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
+        for name in ("port", "metrics_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 65536:
+                raise ConfigError(f"--{name.replace('_', '-')} must be below 65536, not {value}")
+        if self.shutdown_timeout < 0:
+            raise ConfigError("--shutdown-timeout must not be negative")
