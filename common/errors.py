@@ -50,6 +50,14 @@ class DeadlineError(OctavoError):
     """The request's deadline passed before it ended."""
 
 
+class AbortedError(OctavoError):
+    """The request was aborted by somebody else than the one who waits for it."""
+
+
+class ServerError(OctavoError):
+    """The server failed a call for no fault of the caller, or broke the protocol."""
+
+
 class ExecutorLostError(OctavoError):
     """The executor is gone: stream error, ping timeout or watchdog."""
 
