@@ -142,5 +142,6 @@ class Client:
 
 
 def _octavo_error(error: grpc.aio.AioRpcError) -> OctavoError:
-    metadata: Any = error.trailing_metadata()
+    # Listed first: dict() of an aio Metadata takes it for a mapping and fails.
+    metadata: Any = tuple(error.trailing_metadata())
     return to_octavo_error(error.code(), error.details(), metadata)
