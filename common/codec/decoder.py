@@ -1,0 +1,214 @@
+"""The executor's end of the codec: messages of one stream become whole plans again.
+
+Views of a decoded plan stay valid while later plans are decoded. A row's buffer has room to spare
+and is written only beyond what earlier plans saw; when the room runs out a copy takes over and the
+earlier plans keep the old buffer. It is never resized, so it may be viewed by numpy meanwhile.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from common.codec.columns import Int32s, Int64s, to_array, unpack, unpack_u64
+from common.codec.spec import read_spec
+from common.errors import ResyncError
+from common.plan import TOKEN_TYPECODE, SequenceId, SequenceSpec, StepPlan
+from proto import executor_pb2
+
+_MIN_ROOM = 64
+
+
+class PlanDecoder:
+    """Decodes the messages of one stream, in order. After a ResyncError it is of no more use."""
+
+    def __init__(self, max_rows: int, *, incarnation: int, epoch: int) -> None:
+        self._max_rows = max_rows
+        self._incarnation = incarnation
+        self._epoch = epoch
+        self._num_messages = 0
+        self._last_step_id: int | None = None
+        self._specs: list[SequenceSpec | None] = [None] * max_rows
+        self._in_use = np.zeros(max_rows, np.bool_)
+        self._row_of: dict[SequenceId, int] = {}
+        self._histories = _Columns(max_rows)
+        self._tables = _Columns(max_rows)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in use."""
+        return len(self._row_of)
+
+    def check(self, message: executor_pb2.StepMessage) -> None:
+        """Counts a message of any kind; ResyncError if it is not this stream's next."""
+        if message.incarnation != self._incarnation:
+            raise ResyncError("the message is for another incarnation of this executor")
+        if message.epoch != self._epoch:
+            raise ResyncError(f"the message has epoch {message.epoch}, the owner {self._epoch}")
+        if message.message_number != self._num_messages:
+            raise ResyncError(
+                f"message {message.message_number} came where {self._num_messages} was due"
+            )
+        self._num_messages += 1
+
+    def decode(self, message: executor_pb2.StepMessage) -> StepPlan:
+        """The plan of the stream's next message."""
+        self.check(message)
+        if message.WhichOneof("body") != "plan":
+            raise ResyncError("the message holds no plan")
+        if self._last_step_id is not None and message.step_id != self._last_step_id + 1:
+            raise ResyncError(f"step {message.step_id} came after step {self._last_step_id}")
+        self._last_step_id = message.step_id
+        body = message.plan
+        released = self._release(unpack(body.released, "released"))
+        self._open_rows(body)
+        rows = self._known_rows(unpack(body.rows, "rows"), "rows")
+        specs = list(map(self._specs.__getitem__, rows))
+        plan = StepPlan(step_id=message.step_id, num_decodes=body.num_decodes, released=released)
+        plan.sequences = specs  # type: ignore[assignment]
+        self._read_chunks(plan, body)
+        self._grow(plan, body, np.array(rows, np.int64))
+        plan.copy_sources = to_array(unpack(body.copy_sources, "copy_sources"))
+        plan.copy_destinations = to_array(unpack(body.copy_destinations, "copy_destinations"))
+        if len(plan.copy_sources) != len(plan.copy_destinations):
+            raise ResyncError("copy columns differ in length")
+        if body.masked_sequences:
+            masked = unpack_u64(body.masked_sequences, "masked_sequences")
+            plan.masked = frozenset(map(SequenceId, masked))
+        return plan
+
+    def _release(self, rows: Int32s) -> list[SequenceId]:
+        released = []
+        for row in self._known_rows(rows, "released"):
+            spec = self._specs[row]
+            if spec is None:
+                raise ResyncError(f"row {row} is released twice")
+            self._specs[row] = None
+            self._in_use[row] = False
+            del self._row_of[spec.sequence_id]
+            self._histories.clear(row)
+            self._tables.clear(row)
+            released.append(spec.sequence_id)
+        return released
+
+    def _open_rows(self, body: executor_pb2.StepPlan) -> None:
+        for new in body.new_rows:
+            if new.row >= self._max_rows or self._specs[new.row] is not None:
+                raise ResyncError(f"new row {new.row} is in use or beyond {self._max_rows}")
+            if new.sequence_id in self._row_of:
+                raise ResyncError(f"sequence {new.sequence_id} has a row already")
+            spec = read_spec(new)
+            self._specs[new.row] = spec
+            self._in_use[new.row] = True
+            self._row_of[spec.sequence_id] = new.row
+
+    def _known_rows(self, rows: Int32s, name: str) -> list[int]:
+        if rows.size and rows.max() >= self._max_rows:
+            raise ResyncError(f"column {name} names a row beyond {self._max_rows}")
+        if not self._in_use[rows].all():
+            raise ResyncError(f"column {name} names a row that is not in use")
+        listed: list[int] = rows.tolist()
+        return listed
+
+    def _read_chunks(self, plan: StepPlan, body: executor_pb2.StepPlan) -> None:
+        num_chunks, num_decodes = len(plan.sequences), body.num_decodes
+        starts = unpack(body.starts, "starts")
+        lengths = unpack(body.lengths, "lengths")
+        num_samples = unpack(body.num_samples, "num_samples")
+        num_others = num_chunks - num_decodes
+        if len(starts) != num_chunks or not len(lengths) == len(num_samples) == num_others:
+            raise ResyncError(
+                f"{num_chunks} chunks, {num_decodes} of them decodes, with {len(starts)} starts,"
+                f" {len(lengths)} lengths and {len(num_samples)} sample counts"
+            )
+        ones = np.ones(num_decodes, np.int32)
+        plan.starts = to_array(starts)
+        plan.lengths = to_array(np.concatenate((ones, lengths)))
+        plan.num_samples = to_array(np.concatenate((ones, num_samples)))
+        sample_rows = self._known_rows(unpack(body.sample_rows, "sample_rows"), "sample_rows")
+        if len(sample_rows) != int(num_samples.sum(dtype=np.int64)):
+            raise ResyncError("sample_rows does not fit num_samples")
+        plan.sampled = plan.sequences[:num_decodes]
+        plan.sampled += [self._specs[row] for row in sample_rows]  # type: ignore[misc]
+
+    def _grow(self, plan: StepPlan, body: executor_pb2.StepPlan, rows: Int64s) -> None:
+        num_chunks = len(rows)
+        named = np.zeros(self._max_rows, np.bool_)
+        named[rows] = True
+        if np.count_nonzero(named) != num_chunks:
+            raise ResyncError("a row has two chunks in one plan")
+        growth = np.zeros(num_chunks, np.int64)
+        growth[: body.num_decodes] = 1
+        _spread(growth, body.token_growth_chunks, body.token_growth_counts, "token_growth")
+        plan.token_buffers, plan.token_lengths = self._histories.grow(
+            rows, growth, unpack(body.tokens, "tokens"), "tokens"
+        )
+        growth = np.zeros(num_chunks, np.int64)
+        _spread(growth, body.block_growth_chunks, body.block_growth_counts, "block_growth")
+        plan.table_buffers, plan.table_lengths = self._tables.grow(
+            rows, growth, unpack(body.blocks, "blocks"), "blocks"
+        )
+
+
+class _Columns:
+    """One append-only buffer per row."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._buffers = [array(TOKEN_TYPECODE) for _ in range(max_rows)]
+        self._lengths = np.zeros(max_rows, np.int64)
+        self._rooms = np.zeros(max_rows, np.int64)
+
+    def clear(self, row: int) -> None:
+        self._buffers[row] = array(TOKEN_TYPECODE)
+        self._lengths[row] = 0
+        self._rooms[row] = 0
+
+    def grow(
+        self, rows: Int64s, growth: Int64s, values: Int32s, name: str
+    ) -> tuple[list[array[int]], array[int]]:
+        """Appends growth[i] of the flat values to each row; returns buffers and new lengths."""
+        if len(values) != int(growth.sum()):
+            raise ResyncError(f"{len(values)} {name} with growth by {int(growth.sum())}")
+        before = self._lengths[rows]
+        after = before + growth
+        for chunk in np.flatnonzero(self._rooms[rows] < after).tolist():
+            self._make_room(int(rows[chunk]), int(before[chunk]), int(after[chunk]))
+        buffers = list(map(self._buffers.__getitem__, rows.tolist()))
+        if values.size:
+            self._lengths[rows] = after
+            _append(buffers, before, growth, values)
+        return buffers, to_array(after)
+
+    def _make_room(self, row: int, length: int, needed: int) -> None:
+        """Replaces the buffer by a copy of its first `length` entries with twice the room."""
+        room = max(2 * needed, _MIN_ROOM)
+        buffer = self._buffers[row][:length]
+        buffer.frombytes(bytes(buffer.itemsize * (room - length)))
+        self._buffers[row] = buffer
+        self._rooms[row] = room
+
+
+def _append(buffers: list[array[int]], lengths: Int64s, growth: Int64s, values: Int32s) -> None:
+    """Writes growth[i] of the flat values into buffers[i] from lengths[i] on."""
+    if len(values) == len(buffers) and growth.min() == 1:  # a plan of decodes
+        for buffer, place, value in zip(buffers, lengths.tolist(), values.tolist(), strict=True):
+            buffer[place] = value
+        return
+    flat = to_array(values)
+    first = 0
+    for chunk in np.flatnonzero(growth).tolist():
+        count, place = int(growth[chunk]), int(lengths[chunk])
+        buffers[chunk][place : place + count] = flat[first : first + count]
+        first += count
+
+
+def _spread(growth: Int64s, chunks_data: bytes, counts_data: bytes, name: str) -> None:
+    """Writes listed growth over the usual one."""
+    if not chunks_data and not counts_data:
+        return
+    chunks, counts = unpack(chunks_data, f"{name}_chunks"), unpack(counts_data, f"{name}_counts")
+    rising = chunks.size < 2 or bool(np.all(chunks[1:] > chunks[:-1]))
+    if len(chunks) != len(counts) or not rising or chunks[-1] >= len(growth):
+        raise ResyncError(f"columns of {name} do not fit the plan's chunks")
+    growth[chunks] = counts

@@ -1,0 +1,94 @@
+"""Arithmetic of memory and speed: what a model's weights and KV take, and what bounds a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Peak figures of one device."""
+
+    flops: float
+    """Floating-point operations per second at the weights' dtype."""
+    bandwidth: float
+    """Bytes per second of device memory."""
+
+    @property
+    def ridge_point(self) -> float:
+        """FLOP per byte above which compute, not memory, is the bound."""
+        return self.flops / self.bandwidth
+
+
+A100 = Device(flops=312e12, bandwidth=2e12)
+
+
+def kv_bytes_per_token(
+    *, num_layers: int, num_kv_heads: int, head_dim: int, element_bytes: float
+) -> float:
+    """Keys and values of one token in all layers; `element_bytes` is below 1 for 4-bit KV."""
+    return 2 * num_layers * num_kv_heads * head_dim * element_bytes
+
+
+def block_bytes(
+    *, block_size: int, num_layers: int, num_kv_heads: int, head_dim: int, element_bytes: float
+) -> int:
+    """One KV block in all layers, as the pool allocates it."""
+    return round(
+        block_size
+        * kv_bytes_per_token(
+            num_layers=num_layers,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            element_bytes=element_bytes,
+        )
+    )
+
+
+def num_blocks_that_fit(memory_bytes: float, bytes_per_block: float) -> int:
+    """Whole blocks in the memory; 0 if not even one fits."""
+    return max(0, int(memory_bytes // bytes_per_block))
+
+
+def num_tokens_that_fit(memory_bytes: float, bytes_per_token: float) -> int:
+    return max(0, int(memory_bytes // bytes_per_token))
+
+
+def num_sequences_that_fit(num_tokens: int, tokens_per_sequence: int) -> int:
+    return num_tokens // tokens_per_sequence
+
+
+def blocks_of(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold `num_tokens`."""
+    return -(-num_tokens // block_size)
+
+
+def compute_seconds(*, num_parameters: float, num_tokens: int, device: Device) -> float:
+    """Time of the arithmetic of a step: 2 FLOP per parameter and token."""
+    return 2 * num_parameters * num_tokens / device.flops
+
+
+def read_seconds(*, num_bytes: float, device: Device) -> float:
+    """Time to read weights (and KV) once, as each decode step must."""
+    return num_bytes / device.bandwidth
+
+
+def step_seconds(
+    *,
+    num_parameters: float,
+    weight_bytes: float,
+    num_tokens: int,
+    kv_bytes_read: float,
+    device: Device,
+) -> float:
+    """The roofline's lower bound of a step: the longer of computing and reading."""
+    return max(
+        compute_seconds(num_parameters=num_parameters, num_tokens=num_tokens, device=device),
+        read_seconds(num_bytes=weight_bytes + kv_bytes_read, device=device),
+    )
