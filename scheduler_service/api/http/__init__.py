@@ -1,0 +1,1 @@
+"""The OpenAI HTTP API: one file per group of routes, over the same requests as gRPC."""
