@@ -61,7 +61,9 @@ def variable_of(field: dataclasses.Field[Any]) -> str:
     return "OCTAVO_" + flag_of(field).removeprefix("--").replace("-", "_").upper()
 
 
-def add_arguments(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, cls: type[Any]
+) -> None:
     """Adds one flag for each option of `cls`; values stay text until `from_namespace`."""
     hints = typing.get_type_hints(cls)
     for field in _options(cls):

@@ -75,7 +75,7 @@ def connect(server: GrpcServer, link: Link = Link.INTERNAL) -> grpc.aio.Channel:
 def test_no_shipped_client_pings_faster_than_a_shipped_server_allows(
     client: Link, server: Link
 ) -> None:
-    allowed_ms = dict(server_options(server))["grpc.http2.min_recv_ping_interval_without_data_ms"]
+    allowed_ms = dict(server_options(server))["grpc.http2.min_ping_interval_without_data_ms"]
     assert allowed_ms <= dict(channel_options(client))["grpc.keepalive_time_ms"]
     assert dict(server_options(server))["grpc.keepalive_permit_without_calls"] == 1
 
@@ -226,17 +226,11 @@ async def test_stop_cuts_a_call_that_outlasts_the_grace() -> None:
             await call
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("link", Link)
-async def test_idle_channel_lives_through_its_own_pings(link: Link) -> None:
-    """Without the server's ping allowance GOAWAY too_many_pings comes after about 8 s."""
-    async with served(Scripted(), link=link) as server, connect(server, link) as channel:
+async def test_quiet_stream_lives_through_its_own_pings() -> None:
+    """Without the server's ping allowance GOAWAY too_many_pings comes after 7.5 s."""
+    async with served(Scripted()) as server, connect(server) as channel:
         stub = executor_pb2_grpc.ExecutorStub(channel)
-        await stub.GetInfo(executor_pb2.GetInfoRequest())
-        call = asyncio.ensure_future(
-            _answer(stub.Drain(executor_pb2.DrainRequest(timeout_ms=20_000)))
-        )
-        assert (await call).idle
+        assert (await stub.Drain(executor_pb2.DrainRequest(timeout_ms=9_500))).idle
         assert channel.get_state() is grpc.ChannelConnectivity.READY
 
 
