@@ -16,12 +16,13 @@ from array import array
 
 import msgspec
 
-from common.errors import UnavailableError
+from common.errors import TooLargeError, UnavailableError
 from common.plan import TOKEN_TYPECODE
 from scheduler_service.engine.framing import frame, read_frame
 from scheduler_service.engine.messages import (
     Abort,
     Call,
+    CallMethod,
     Command,
     Finish,
     ModelReady,
@@ -122,10 +123,10 @@ class EngineConnection:
         self._send(Abort(request_id, call_id))
         return bool(await reply)
 
-    async def call(self, method: str) -> object:
+    async def call(self, method: CallMethod) -> object:
         """Asks the loop: see `Reply` for what comes back. UnavailableError if the loop is gone."""
         call_id, reply = self._open_call()
-        self._send(msgspec.convert(("call", call_id, method), Call))
+        self._send(Call(call_id, method))
         value = await reply
         return msgspec.convert(value, ServerInfo) if method == "server_info" else value
 
@@ -159,13 +160,21 @@ class EngineConnection:
         return True
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        while (payload := await read_frame(reader)) is not None:
-            self._receive(self._decoder.decode(payload))
+        try:
+            while (payload := await read_frame(reader)) is not None:
+                self._receive(self._decoder.decode(payload))
+        except (msgspec.DecodeError, TooLargeError):
+            log.exception("the step loop sent nonsense")
         log.warning("lost the step loop; reconnecting")
         self._lose(_GONE)
-        while not await self._connect():
+        await self._reconnect()
+
+    async def _reconnect(self) -> None:
+        while True:
+            if await self._connect():
+                log.info("reconnected to the step loop")
+                return
             await asyncio.sleep(RECONNECT_INTERVAL_S)
-        log.info("reconnected to the step loop")
 
     def _lose(self, reason: str) -> None:
         if self._writer is not None:

@@ -52,11 +52,14 @@ class Finish(msgspec.Struct, tag="finish", array_like=True, frozen=True):
     num_output_tokens: int
 
 
+CallMethod = Literal["metrics", "server_info", "reset_prefix_cache", "dump_invariants"]
+
+
 class Call(msgspec.Struct, tag="call", array_like=True, frozen=True):
     """A question answered by one `Reply` with the same call_id."""
 
     call_id: int
-    method: Literal["metrics", "server_info", "reset_prefix_cache", "dump_invariants"]
+    method: CallMethod
 
 
 Command = Submit | Abort | Finish | Call

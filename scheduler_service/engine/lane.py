@@ -1,0 +1,294 @@
+"""One executor and the core that plans for it.
+
+A lane keeps a step stream open for as long as its executor can be reached: claim it, learn its
+model, bring core and executor to one state, stream until something breaks, begin again. What a
+broken stream had in flight is void; results that arrived stay confirmed; clients see a pause.
+
+    same incarnation and epoch    the pool is as we left it: only the steps in flight are void
+    anything else                 the pool is empty or was another's: every sequence waits again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from typing import Protocol
+
+from common.errors import ExecutorLostError, ModelError, OwnershipError, ResyncError
+from common.plan import ErrorCode, SequenceError, StepResult
+from scheduler_service.core.events import Events, SequenceKey
+from scheduler_service.core.request import FinishReason, PriorOutput, RefusedError, Request
+from scheduler_service.core.scheduler import Scheduler
+from scheduler_service.engine.backoff import Backoff
+from scheduler_service.engine.executor_client import ExecutorClient, ExecutorInfo, StepStream
+from scheduler_service.engine.metrics import LaneMetrics
+from scheduler_service.engine.served_model import ServedModel
+from scheduler_service.engine.step_clock import StepClock
+
+log = logging.getLogger(__name__)
+
+FAULT_WINDOW_S = 60.0
+"""Two invalid plans within it, and the executor is left alone for as long."""
+STABLE_S = 5.0
+"""A stream that lasted so long is reopened at once, however idle it was."""
+
+Outputs = tuple[PriorOutput, ...]
+
+
+class LaneState(enum.Enum):
+    CONNECTING = "connecting"
+    """Never reached so far."""
+    READY = "ready"
+    INTERRUPTED = "interrupted"
+    """The stream broke a moment ago. Requests are still taken."""
+    LOST = "lost"
+    """It broke and could not be opened again so far."""
+    FAULTY = "faulty"
+    """The executor found our plans invalid, twice within a minute."""
+
+
+class LaneHost(Protocol):
+    """What a lane needs of the loop it belongs to."""
+
+    def now(self) -> float: ...
+
+    def wake(self) -> None:
+        """Has the loop take a turn soon."""
+
+    def fail(self, request: Request, outputs: Outputs, message: str) -> None:
+        """Ends a request that no core can take any more."""
+
+
+class ExecutorLane:
+    """`run` is a task; every other method is a synchronous part of the loop's turn."""
+
+    def __init__(self, client: ExecutorClient, served: ServedModel, host: LaneHost) -> None:
+        self.address = client.address
+        self.state = LaneState.CONNECTING
+        self.info: ExecutorInfo | None = None
+        self.core: Scheduler | None = None
+        self.metrics = LaneMetrics()
+        self._client = client
+        self._served = served
+        self._host = host
+        self._epoch = 0
+        self._stream: StepStream | None = None
+        self._results: deque[tuple[float, StepResult]] = deque()
+        self._clock = StepClock()
+        self._backoff = Backoff()
+        self._opened_at: float | None = None
+        self._faults: deque[float] = deque(maxlen=2)
+        self._needs_reset = False
+        self.is_stranded = False
+        """Lost with sequences that were not offered to other lanes yet."""
+        self._left_events: list[Events] = []
+        self._last_complaint = ""
+
+    @property
+    def accepts_requests(self) -> bool:
+        return self.state in (LaneState.READY, LaneState.INTERRUPTED)
+
+    @property
+    def num_sequences(self) -> int:
+        if self.core is None:
+            return 0
+        counters = self.core.counters
+        return counters.num_running + counters.num_waiting
+
+    @property
+    def num_waiting(self) -> int:
+        return self.core.counters.num_waiting if self.core is not None else 0
+
+    def match_length(self, request: Request) -> int:
+        return self.core.match_length(request) if self.core is not None else 0
+
+    async def run(self) -> None:
+        """Holds a session whenever the executor can be reached. Never returns."""
+        while True:
+            try:
+                await self._session()
+            except (ExecutorLostError, ResyncError, OwnershipError, ModelError) as error:
+                self._session_ended(error)
+            await asyncio.sleep(self._pause_s())
+
+    async def _session(self) -> None:
+        info = await self._claim()
+        self._served.accept(self.address, info, await self._client.get_model(info))
+        self._attach(info)
+        stream = self._stream = self._client.open_stream(info)
+        self._opened_at = self._host.now()
+        self.state = LaneState.READY
+        self._last_complaint = ""
+        log.info(
+            "executor attached",
+            extra={"executor": self.address, "epoch": info.epoch, "blocks": info.num_blocks},
+        )
+        self._host.wake()
+        try:
+            async for result in stream.results():
+                self._results.append((self._host.now(), result))
+                self._host.wake()
+        finally:
+            self._stream = None
+            stream.cancel()
+
+    async def _claim(self) -> ExecutorInfo:
+        try:
+            info = await self._client.hello(self._epoch)
+        except OwnershipError:
+            self._epoch = 0
+            raise
+        self._epoch = info.epoch
+        return info
+
+    def _attach(self, info: ExecutorInfo) -> None:
+        """Brings the core to the state of the executor's pool."""
+        self._take_results(self._host.now())
+        known, self.info = self.info, info
+        if self.core is None or known is None:
+            self.core = self._served.new_core(info)
+            return
+        self.metrics.num_reconnects += 1
+        self.is_stranded = False
+        if known == info and not self._needs_reset:
+            self.core.void_steps()
+        elif self._served.limits(known) == self._served.limits(info):
+            self.core.reset()
+        else:
+            self._replace_core(self.core, info)
+        self._needs_reset = False
+        if known.incarnation != info.incarnation:
+            self._clock.restarted()
+
+    def _replace_core(self, old: Scheduler, info: ExecutorInfo) -> None:
+        """The executor came back with another pool: the sequences move to a core of that size."""
+        moved = _evacuate(old)
+        self._left_events.append(old.take_events())
+        self.core = self._served.new_core(info)
+        for request, outputs in moved:
+            try:
+                self.core.add(request, outputs)
+            except RefusedError as error:
+                self._host.fail(request, outputs, str(error))
+
+    def _session_ended(self, error: Exception) -> None:
+        now = self._host.now()
+        self._clock.stream_ended()
+        opened_at, self._opened_at = self._opened_at, None
+        if opened_at is not None and now - opened_at >= STABLE_S:
+            self._backoff.reset()
+        if len(self._faults) == 2 and now - self._faults[0] < FAULT_WINDOW_S:
+            self.state = LaneState.FAULTY
+            self.is_stranded = True
+        elif opened_at is not None:
+            self.state = LaneState.INTERRUPTED
+        elif self.state is not LaneState.CONNECTING:
+            self.is_stranded = self.is_stranded or self.state is not LaneState.LOST
+            self.state = LaneState.LOST
+        if str(error) != self._last_complaint:
+            self._last_complaint = str(error)
+            log.warning("no executor at %s: %s", self.address, error)
+        self._host.wake()
+
+    def _pause_s(self) -> float:
+        if self.state is LaneState.FAULTY:
+            log.error("executor %s left alone for %.0f s", self.address, FAULT_WINDOW_S)
+            self._faults.clear()
+            return FAULT_WINDOW_S
+        return self._backoff.next_s()
+
+    def apply(self, now: float) -> None:
+        """Gives the core the results that arrived, and gives up an executor that is overdue."""
+        self._take_results(now)
+        deadline = self._clock.deadline
+        if self._stream is not None and deadline is not None and now >= deadline:
+            log.error("a step is overdue; reopening the stream", extra={"executor": self.address})
+            self.metrics.num_overdue_steps += 1
+            self._clock.overran()
+            self._break_stream()
+
+    def _take_results(self, now: float) -> None:
+        while self._results:
+            arrived_at, result = self._results.popleft()
+            round_trip_s = self._clock.answered(result.step_id, arrived_at)
+            assert self.core is not None
+            self.core.apply(result)
+            if round_trip_s is not None:
+                self._backoff.reset()
+                self.metrics.observe_result(result, round_trip_s)
+            invalid = [error for error in result.errors if error.code is ErrorCode.INVALID_PLAN]
+            if invalid:
+                self._found_invalid(invalid, now)
+
+    def _found_invalid(self, errors: list[SequenceError], now: float) -> None:
+        """A bug of ours. Core and executor may disagree about more than these sequences: start
+        over with an empty pool."""
+        assert self.core is not None
+        log.error(
+            "executor %s found a plan invalid; starting over",
+            self.address,
+            extra={"errors": [repr(error) for error in errors], "core": repr(self.core.counters)},
+        )
+        self._faults.append(now)
+        self.metrics.num_invalid_plans += 1
+        self._needs_reset = True
+        self._break_stream()
+
+    def _break_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def add(self, request: Request, outputs: Outputs) -> None:
+        """RefusedError if it can never run here. Only once an executor was reached."""
+        assert self.core is not None
+        self.core.add(request, outputs)
+
+    def abort(self, request_id: str) -> None:
+        if self.core is not None:
+            self.core.abort(request_id)
+
+    def finish(self, key: SequenceKey, num_output_tokens: int) -> None:
+        """A stop was found in its text. Nothing happens if it has ended or is elsewhere."""
+        if self.core is not None:
+            sequence_id = self.core.sequence_id_of(key)
+            if sequence_id is not None:
+                self.core.finish(sequence_id, num_output_tokens, FinishReason.STOP)
+
+    def expire(self, now: float) -> None:
+        if self.core is not None:
+            self.core.expire(now)
+
+    def plan(self, now: float) -> None:
+        """Sends as many steps as may be in flight."""
+        if self._stream is None or self.core is None:
+            return
+        while (plan := self.core.schedule()) is not None:
+            num_bytes = self._stream.send(plan)
+            num_tokens = plan.num_tokens
+            self._clock.sent(plan.step_id, num_tokens, now)
+            self.metrics.observe_plan(num_tokens, num_bytes)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `apply` has to look for an overdue step."""
+        return self._clock.deadline if self._stream is not None else None
+
+    def evacuate(self) -> list[tuple[Request, Outputs]]:
+        """Everything unfinished, for other lanes. Only while the executor cannot be reached."""
+        self.is_stranded = False
+        return _evacuate(self.core) if self.core is not None else []
+
+    def take_events(self) -> list[Events]:
+        events, self._left_events = self._left_events, []
+        if self.core is not None:
+            events.append(self.core.take_events())
+        return events
+
+
+def _evacuate(core: Scheduler) -> list[tuple[Request, Outputs]]:
+    core.reset()
+    counters = core.counters
+    return core.take_waiting(counters.num_running + counters.num_waiting)
