@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -68,7 +68,7 @@ class Client:
 
     async def generate(
         self, prompt: Prompt, **options: Unpack[GenerateOptions]
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """Streams an answer: Started, then Delta and Finished of each choice, then Usage.
 
         A broken stream is taken up again where it broke. Leaving the loop early ends the request
@@ -99,7 +99,7 @@ class Client:
     async def generate_text(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
         """The whole answer at once. ServerError if a choice failed on the server."""
         collector = Collector()
-        async with aclosing(self.generate(prompt, **options)) as chunks:  # type: ignore[type-var]
+        async with aclosing(self.generate(prompt, **options)) as chunks:
             async for chunk in chunks:
                 collector.add(chunk)
         return collector.result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -59,7 +59,9 @@ class SyncClient:
     def close(self) -> None:
         self._channel.close()
 
-    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Iterator[Chunk]:
+    def generate(
+        self, prompt: Prompt, **options: Unpack[GenerateOptions]
+    ) -> Generator[Chunk, None, None]:
         """As `Client.generate`. Closing the iterator ends the request on the server."""
         generation = ResumableGeneration(wire.generate_request(prompt, options), self._retries)
         deadline = Deadline(options.get("timeout_s"))

@@ -172,7 +172,7 @@ async def test_a_server_that_falls_silent_meets_the_timeout() -> None:
 async def test_leaving_a_stream_cancels_it_on_the_server() -> None:
     fake = FakeInference(hang=True)
     async with serve(fake) as address, Client(address) as client:
-        async with aclosing(client.generate("p")) as chunks:  # type: ignore[type-var]
+        async with aclosing(client.generate("p")) as chunks:
             await anext(chunks)
         assert await asyncio.to_thread(fake.cancelled.wait, 10)
 

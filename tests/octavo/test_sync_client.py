@@ -53,7 +53,7 @@ def test_leaving_a_stream_cancels_it_on_the_server(fake: FakeInference, client: 
     fake.hang = True
     chunks = client.generate("p")
     next(chunks)
-    chunks.close()  # type: ignore[attr-defined]
+    chunks.close()
     assert fake.cancelled.wait(10)
 
 
