@@ -17,6 +17,9 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     def add(self, deadline: float, request_id: str) -> None:
         heapq.heappush(self._heap, (deadline, request_id))
 

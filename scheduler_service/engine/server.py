@@ -42,6 +42,7 @@ class WorkerLink:
         """Has the outbox written soon. Never waits; drops a worker that has stopped reading."""
         if self.outbox.num_entries > self._max_entries:
             log.error("a worker does not read; dropping it", extra={"worker": self.number})
+            self.outbox.take()
             self._writer.transport.abort()
         elif self.outbox.num_entries:
             self._is_idle.clear()
@@ -132,8 +133,8 @@ class EngineServer:
             del self._links[link]
             self._engine.worker_left(link)
             writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
             link.close()
+            await asyncio.gather(writing, return_exceptions=True)
 
     async def _read(self, link: WorkerLink, reader: asyncio.StreamReader) -> None:
         decoder = msgspec.msgpack.Decoder(list[Command])

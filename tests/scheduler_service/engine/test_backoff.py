@@ -1,0 +1,27 @@
+"""Waiting between tries."""
+
+from __future__ import annotations
+
+from scheduler_service.engine.backoff import FIRST_S, LONGEST_S, Backoff
+
+
+def test_the_first_try_is_at_once_and_no_wait_is_longer_than_five_seconds() -> None:
+    backoff = Backoff()
+    waits = [backoff.next_s() for _ in range(200)]
+    assert waits[0] == 0.0
+    assert all(0.0 < wait <= LONGEST_S for wait in waits[1:])
+    assert waits[1] <= FIRST_S
+    assert LONGEST_S == 5.0
+
+
+def test_waits_grow_and_a_success_begins_anew() -> None:
+    backoff = Backoff()
+    waits = [backoff.next_s() for _ in range(10)]
+    assert waits[9] > 8 * waits[1]
+    backoff.reset()
+    assert backoff.next_s() == 0.0
+
+
+def test_two_schedulers_do_not_wait_in_step() -> None:
+    one, other = Backoff(), Backoff()
+    assert [one.next_s() for _ in range(9)] != [other.next_s() for _ in range(9)]
