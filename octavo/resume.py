@@ -33,6 +33,7 @@ from proto import inference_pb2 as pb
 @dataclass(slots=True, eq=False)
 class _Choice:
     token_ids: list[int] = field(default_factory=list)
+    has_delta: bool = False
     finished: Finished | None = None
 
 
@@ -65,6 +66,8 @@ class ResumableGeneration:
         # By the same name, so that the caller may still abort it.
         request.request_id = self._started.request_id
         request.sampling.seed = self._started.seed
+        if any(choice.has_delta for choice in self._choices):
+            request.echo_prompt = False  # the prompt's text came with the first delta
         for index, choice in enumerate(self._choices):
             if choice.token_ids or choice.finished:
                 request.prior_output.add(
@@ -82,7 +85,9 @@ class ResumableGeneration:
             raise ServerError("the server's first message does not say what it started")
         for chunk in read_chunks(reply):
             if isinstance(chunk, Delta):
-                self._open_choice(chunk.index).token_ids.extend(chunk.token_ids)
+                choice = self._open_choice(chunk.index)
+                choice.token_ids.extend(chunk.token_ids)
+                choice.has_delta = True
                 self._failures = 0
             elif isinstance(chunk, Finished):
                 self._open_choice(chunk.index).finished = chunk

@@ -84,6 +84,14 @@ async def test_a_resume_keeps_prompt_and_options() -> None:
     assert not first.prior_output
 
 
+@pytest.mark.parametrize(("position", "echoes_again"), [(1, True), (2, False)])
+async def test_an_echoed_prompt_is_not_asked_for_twice(position: int, echoes_again: bool) -> None:  # noqa: FBT001
+    fake = FakeInference(breaks=[Break(after_messages=position)])
+    await chunks_of(fake, max_tokens=3, echo_prompt=True)
+    assert fake.requests[0].echo_prompt
+    assert fake.requests[1].echo_prompt is echoes_again
+
+
 async def test_a_break_between_last_end_and_usage_needs_no_second_try() -> None:
     fake = FakeInference(breaks=[Break(after_messages=4)])
     chunks = await chunks_of(fake, max_tokens=3)
