@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,9 +73,21 @@ class Child:
         return self.addresses is not None
 
 
+SERVICE_COMMAND = (sys.executable, "-m", "scheduler_service")
+
+
 class Supervisor:
-    def __init__(self, config: SchedulerConfig, status: ProcessStatus) -> None:
+    """`command` starts one of the service's processes when given its flags."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        status: ProcessStatus,
+        *,
+        command: Sequence[str] = SERVICE_COMMAND,
+    ) -> None:
         self._config = config
+        self._command = command
         self._status = status
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._children: list[Child] = []
@@ -122,7 +135,7 @@ class Supervisor:
         return None if self._ends_by is None else max(0.0, self._ends_by - time.monotonic())
 
     def _start(self, child: Child) -> None:
-        argv = [sys.executable, "-m", "scheduler_service", *to_argv(child.config, SchedulerConfig)]
+        argv = [*self._command, *to_argv(child.config, SchedulerConfig)]
         environ = os.environ | secret_environ(child.config, SchedulerConfig)
         process = child.process = ChildProcess.start(child.name, argv, environ)
         log.info("started", extra={"child": child.name, "pid": process.pid})
