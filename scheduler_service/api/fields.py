@@ -21,6 +21,10 @@ class Fields:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
+    def __contains__(self, name: str) -> bool:
+        """Whether it was sent at all, null or not."""
+        return name in self._values
+
     def get(self, name: str) -> Any:
         return self._values.get(name)
 

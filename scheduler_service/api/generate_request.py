@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from common.plan import SamplingParams
 from scheduler_service.api.stop_strings import StopStrings
@@ -64,3 +64,8 @@ class GenerateRequest:
     priority: int = 0
     cache_salt: str = ""
     prior: PriorOutputs | None = None
+    written_names: Mapping[str, str] = field(default_factory=dict)
+    """What the client calls a field, where that differs from our name for it."""
+
+    def written_name(self, name: str) -> str:
+        return self.written_names.get(name, name)

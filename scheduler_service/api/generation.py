@@ -88,6 +88,7 @@ class Generation:
         submissions: Sequence[Submission],
     ) -> None:
         self._connection = connection
+        self._tokenizer = tokenizer
         n = submissions[0].request.n
         self.runs = [
             PromptRun(submission, i * n, tokenizer) for i, submission in enumerate(submissions)
@@ -113,6 +114,16 @@ class Generation:
     def num_output_tokens(self) -> int:
         """Over all choices, so far."""
         return sum(choice.num_output_tokens for run in self.runs for choice in run.choices)
+
+    def prompt_text(self, run: PromptRun) -> str:
+        """The prompt as it was sent or, for token ids, as the tokenizer reads them."""
+        submission = run.submission
+        if submission.prompt_text is not None:
+            return submission.prompt_text
+        return self._tokenizer.decode(
+            submission.prompt_token_ids,
+            skip_special_tokens=submission.request.skip_special_tokens,
+        )
 
     def start(self) -> None:
         for run in self.runs:

@@ -18,10 +18,16 @@ from scheduler_service.api.generate_request import (
     Prompt,
 )
 from scheduler_service.api.request_id import is_acceptable_id
-from scheduler_service.api.sampling import MAX_LOGPROBS, read_sampling
+from scheduler_service.api.sampling import (
+    MAX_LOGPROBS,
+    MAX_MAX_TOKENS,
+    MAX_TIMEOUT_S,
+    MIN_TIMEOUT_S,
+    read_sampling,
+)
 from scheduler_service.api.served_model import ServedModel
 
-_OPTIONAL = [
+_OPTIONAL = (
     "temperature",
     "top_k",
     "top_p",
@@ -34,7 +40,7 @@ _OPTIONAL = [
     "skip_special_tokens",
     "logprobs",
     "prompt_logprobs",
-]
+)
 _REQUIRED = ("min_tokens", "ignore_eos", "include_stop_str_in_output")
 
 
@@ -44,7 +50,7 @@ async def read_request(
     """`call_timeout_s` is what the call itself has left."""
     check_model(message.model, model)
     fields = Fields(_values(message, call_timeout_s))
-    max_tokens = fields.integer("max_tokens", 0, model.max_model_len)
+    max_tokens = fields.integer("max_tokens", 0, MAX_MAX_TOKENS)
     num_prompt_logprobs = fields.integer("prompt_logprobs", 0, MAX_LOGPROBS)
     sampling = read_sampling(
         fields,
@@ -72,6 +78,7 @@ async def read_request(
         return_text=message.return_text,
         echo=message.echo_prompt,
         prior=prior,
+        written_names={"prompt": message.WhichOneof("prompt") or "prompt"},
         **sampling,
     )
 
@@ -101,8 +108,8 @@ def _values(message: pb.GenerateRequest, call_timeout_s: float | None) -> dict[s
 
 
 def _timeout_s(timeout_ms: int, call_timeout_s: float | None) -> float | None:
-    limits = [limit for limit in (timeout_ms / 1000, call_timeout_s) if limit]
-    return min(limits, default=None)
+    limits = [limit for limit in (timeout_ms / 1000 or None, call_timeout_s) if limit is not None]
+    return max(MIN_TIMEOUT_S, min(*limits, MAX_TIMEOUT_S)) if limits else None
 
 
 def _request_id(message: pb.GenerateRequest) -> str:
@@ -138,12 +145,14 @@ def _prior_outputs(message: pb.GenerateRequest, model: ServedModel, n: int) -> P
         return None
     running = {j: array(TOKEN_TYPECODE) for j in range(n)}
     finished = []
+    named: set[int] = set()
     for output in message.prior_output:
-        if output.index not in running:
+        if output.index in named or output.index >= n:
             raise InvalidRequestError(
                 f"prior_output names choice {output.index} twice or beyond n = {n}",
                 field="prior_output",
             )
+        named.add(output.index)
         ids = check_token_ids(list(output.token_ids), model.vocab_size, field="prior_output")
         if output.finished:
             del running[output.index]

@@ -1,4 +1,4 @@
-"""Request ids that clients choose: printable ASCII and short, since they go into logs and headers."""
+"""Ids that clients choose: short and printable ASCII, since they go into logs and headers."""
 
 from __future__ import annotations
 

@@ -23,12 +23,13 @@ from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.stop_strings import StopStrings
 
 MAX_LOGPROBS = 20
+MAX_MAX_TOKENS = 2**31 - 1
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_BIASED_TOKENS = 1024
 MAX_CACHE_SALT_BYTES = 256
-MAX_TIMEOUT_S = 86_400.0
+MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 86_400.0
 
 _MAX_INT64 = 2**63 - 1
 
@@ -79,7 +80,7 @@ def read_sampling(
         stop=_stop_strings(fields),
         include_stop_str_in_output=fields.flag("include_stop_str_in_output") or False,
         skip_special_tokens=fields.flag("skip_special_tokens") is not False,
-        timeout_s=fields.number("timeout", 0.001, MAX_TIMEOUT_S),
+        timeout_s=fields.number("timeout", MIN_TIMEOUT_S, MAX_TIMEOUT_S),
         priority=fields.integer("priority", -(2**31), 2**31 - 1) or 0,
         cache_salt=fields.string("cache_salt", max_bytes=MAX_CACHE_SALT_BYTES) or "",
     )

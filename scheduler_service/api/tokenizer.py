@@ -81,6 +81,14 @@ class Tokenizer:
             raise InvalidRequestError("the text is not valid Unicode", field="prompt") from error
         return [encoding.ids for encoding in encodings]
 
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Like `decode`; many ids are decoded on a thread."""
+        if len(token_ids) <= _SHORT_TEXT_CHARS:
+            return self.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return await asyncio.to_thread(
+            self.decode, token_ids, skip_special_tokens=skip_special_tokens
+        )
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
 

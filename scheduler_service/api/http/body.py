@@ -1,0 +1,59 @@
+"""Request bodies: JSON objects, limited in size, depth and time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import Request
+
+from common.errors import InvalidRequestError, TooLargeError
+from scheduler_service.api.fields import Fields
+
+MAX_BODY_BYTES = 8 << 20
+_READ_TIME_LIMIT_S = 60.0
+_SHORT_BODY_BYTES = 256 << 10
+"""Parses within a few milliseconds."""
+
+
+async def read_fields(request: Request) -> Fields:
+    """The body's fields. InvalidRequestError if it is no JSON object, TooLargeError if too long."""
+    body = await _read(request)
+    if len(body) <= _SHORT_BODY_BYTES:
+        return Fields(_parse(body))
+    return Fields(await asyncio.to_thread(_parse, body))
+
+
+async def _read(request: Request) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
+        _fail_size()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_READ_TIME_LIMIT_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    _fail_size()
+    except TimeoutError:
+        raise InvalidRequestError(
+            f"the request's body did not arrive within {_READ_TIME_LIMIT_S:g} s"
+        ) from None
+    return bytes(body)
+
+
+def _fail_size() -> None:
+    raise TooLargeError(f"the request's body is over {MAX_BODY_BYTES} bytes; send less at a time")
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise InvalidRequestError("the request's JSON is nested too deeply") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidRequestError(f"the request is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError("the request must be a JSON object")
+    return value

@@ -1,0 +1,233 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, UnsetType
+from starlette.types import Send
+
+from common.errors import InvalidRequestError
+from scheduler_service.api.chat_messages import render_messages
+from scheduler_service.api.choice import Delta
+from scheduler_service.api.fields import Fields
+from scheduler_service.api.generate_request import GenerateRequest
+from scheduler_service.api.generation import Generation
+from scheduler_service.api.http.answer import raise_failure, send_json
+from scheduler_service.api.http.body import read_fields
+from scheduler_service.api.http.event_stream import EventStream
+from scheduler_service.api.http.logprobs import ChatLogprobs, chat_logprobs
+from scheduler_service.api.http.options import (
+    AnswerOptions,
+    check_model_name,
+    read_answer_options,
+    refuse_unsupported,
+)
+from scheduler_service.api.http.shapes import OptionalUsage, Usage, usage_of
+from scheduler_service.api.http.watched import WatchedResponse
+from scheduler_service.api.sampling import MAX_LOGPROBS, read_sampling
+from scheduler_service.api.served_model import ServedModel
+from scheduler_service.api.service import Service
+
+
+class _Message(msgspec.Struct):
+    content: str | None | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    message: _Message
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+    stop_reason: str | int | None
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class _Answer(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[_Choice]
+    usage: Usage
+    object: str = "chat.completion"
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class _ChunkChoice(msgspec.Struct):
+    index: int
+    delta: _Message
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | None | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class _Chunk(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[_ChunkChoice]
+    usage: OptionalUsage = UNSET
+    object: str = "chat.completion.chunk"
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+def router(service: Service) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        arrived_at = time.monotonic()
+        fields = await read_fields(request)
+        return WatchedResponse(partial(_answer, service, fields, arrived_at))
+
+    return routes
+
+
+async def _answer(service: Service, fields: Fields, arrived_at: float, send: Send) -> None:
+    model = service.model
+    options = read_answer_options(fields)
+    request = await _read_request(fields, model)
+    async with service.generate(request, arrived_at) as generation:
+        teller = _Teller(request.request_id, model, options, generation)
+        if options.is_streamed:
+            await teller.stream(EventStream(send))
+        else:
+            await send_json(send, teller.answer(await generation.collect()))
+
+
+async def _read_request(fields: Fields, model: ServedModel) -> GenerateRequest:
+    check_model_name(fields, model)
+    refuse_unsupported(fields)
+    max_tokens = _max_tokens(fields, model)
+    sampling = read_sampling(
+        fields,
+        model,
+        max_tokens=max_tokens,
+        num_logprobs=_num_logprobs(fields),
+        num_prompt_logprobs=None,
+    )
+    add_generation_prompt = fields.flag("add_generation_prompt") is not False
+    prompt = await render_messages(
+        fields.get("messages"), model, add_generation_prompt=add_generation_prompt
+    )
+    return GenerateRequest(
+        request_id=f"chatcmpl-{secrets.token_hex(12)}",
+        prompts=(prompt,),
+        add_special_tokens=fields.flag("add_special_tokens") or False,
+        max_tokens=max_tokens,
+        written_names={
+            "prompt": "messages",
+            "max_tokens": "max_completion_tokens"
+            if fields.has("max_completion_tokens")
+            else "max_tokens",
+        },
+        **sampling,
+    )
+
+
+def _max_tokens(fields: Fields, model: ServedModel) -> int | None:
+    """max_completion_tokens is the newer name and wins."""
+    older = fields.integer("max_tokens", 1, 2**31 - 1)
+    newer = fields.integer("max_completion_tokens", 1, 2**31 - 1)
+    return older if newer is None else newer
+
+
+def _num_logprobs(fields: Fields) -> int | None:
+    wanted = fields.flag("logprobs") or False
+    top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
+    if top and not wanted:
+        raise InvalidRequestError("top_logprobs needs logprobs true", field="top_logprobs")
+    return (top or 0) if wanted else None
+
+
+class _Teller:
+    """Tells one generation in the shapes of this route."""
+
+    def __init__(
+        self, answer_id: str, model: ServedModel, options: AnswerOptions, generation: Generation
+    ) -> None:
+        self._id = answer_id
+        self._model = model
+        self._options = options
+        self._generation = generation
+        self._created = int(time.time())
+        self._introduced: set[int] = set()
+
+    def answer(self, deltas: list[Delta]) -> _Answer:
+        raise_failure(deltas)
+        return _Answer(
+            id=self._id,
+            created=self._created,
+            model=self._model.name,
+            choices=[self._choice(delta) for delta in deltas],
+            usage=usage_of(self._generation),
+            prompt_token_ids=self._prompt_token_ids(),
+        )
+
+    async def stream(self, events: EventStream) -> None:
+        async with events.telling_errors():
+            while (deltas := await self._generation.next()) is not None:
+                raise_failure(deltas)
+                await events.write(self._chunks(deltas))
+            if self._options.stream_options.include_usage:
+                await events.write([self._chunk([], usage_of(self._generation))])
+            await events.end()
+
+    def _choice(self, delta: Delta) -> _Choice:
+        assert delta.end is not None
+        return _Choice(
+            index=delta.index,
+            message=_Message(content=delta.text, role="assistant"),
+            logprobs=self._logprobs(delta),
+            finish_reason=delta.end.reason,
+            stop_reason=delta.end.stop_reason,
+            token_ids=delta.token_ids if self._options.return_token_ids else UNSET,
+        )
+
+    def _chunks(self, deltas: list[Delta]) -> Iterator[_Chunk]:
+        usage = self._options.stream_options.usage_of_chunk(self._generation)
+        for delta in deltas:
+            if delta.index not in self._introduced:
+                self._introduced.add(delta.index)
+                role = _Message(content="", role="assistant")
+                chunk = self._chunk([_ChunkChoice(delta.index, role, None, None)], usage)
+                chunk.prompt_token_ids = self._prompt_token_ids()
+                yield chunk
+            if self._has_news(delta):
+                yield self._chunk([self._chunk_choice(delta)], usage)
+
+    def _has_news(self, delta: Delta) -> bool:
+        """A held-back text alone is none."""
+        shows_tokens = self._options.return_token_ids and delta.token_ids
+        return bool(delta.text or delta.end or delta.entries or shows_tokens)
+
+    def _chunk_choice(self, delta: Delta) -> _ChunkChoice:
+        end = delta.end
+        return _ChunkChoice(
+            index=delta.index,
+            delta=_Message(content=delta.text),
+            logprobs=self._logprobs(delta),
+            finish_reason=None if end is None else end.reason,
+            stop_reason=UNSET if end is None else end.stop_reason,
+            token_ids=delta.token_ids if self._options.return_token_ids else UNSET,
+        )
+
+    def _chunk(self, choices: list[_ChunkChoice], usage: OptionalUsage) -> _Chunk:
+        return _Chunk(self._id, self._created, self._model.name, choices, usage)
+
+    def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
+        if self._generation.runs[0].submission.params.num_logprobs is None:
+            return None
+        return chat_logprobs(delta.entries, self._model.tokenizer)
+
+    def _prompt_token_ids(self) -> list[int] | UnsetType:
+        if not self._options.return_token_ids:
+            return UNSET
+        return self._generation.runs[0].submission.prompt_token_ids.tolist()

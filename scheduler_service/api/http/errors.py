@@ -1,0 +1,110 @@
+"""One table from errors to HTTP statuses, and the OpenAI shape every error has."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from common import errors
+
+log = logging.getLogger(__name__)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    status: int
+    type: str
+    code: str
+
+
+_KINDS: dict[type[errors.OctavoError], _Kind] = {
+    errors.InvalidRequestError: _Kind(400, "invalid_request_error", "invalid_request"),
+    errors.UnauthenticatedError: _Kind(401, "authentication_error", "invalid_api_key"),
+    errors.NotFoundError: _Kind(404, "invalid_request_error", "model_not_found"),
+    errors.TooLargeError: _Kind(413, "invalid_request_error", "request_too_large"),
+    errors.QueueFullError: _Kind(429, "rate_limit_error", "queue_full"),
+    errors.UnavailableError: _Kind(503, "service_unavailable_error", "unavailable"),
+    errors.ExecutorLostError: _Kind(503, "service_unavailable_error", "unavailable"),
+    errors.DeadlineError: _Kind(504, "timeout_error", "deadline_exceeded"),
+    errors.OctavoError: _Kind(500, "internal_error", "internal"),
+}
+
+
+class _Error(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+def status_of(error: errors.OctavoError) -> int:
+    return _kind_of(error).status
+
+
+def error_body(error: errors.OctavoError) -> ErrorBody:
+    kind = _kind_of(error)
+    param = error.field if isinstance(error, errors.InvalidRequestError) else None
+    if isinstance(error, errors.NotFoundError):
+        param = "model"
+    return ErrorBody(_Error(str(error), kind.type, param, kind.code))
+
+
+def error_response(error: errors.OctavoError) -> Response:
+    return _json(error_body(error), status_of(error), _headers(error))
+
+
+def _kind_of(error: errors.OctavoError) -> _Kind:
+    """Of the error's class or of its nearest listed base."""
+    return next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
+
+
+def _headers(error: errors.OctavoError) -> dict[str, str]:
+    if isinstance(error, errors.UnauthenticatedError):
+        return {"www-authenticate": "Bearer"}
+    if isinstance(error, errors.QueueFullError):
+        return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+    return {"retry-after": "1"} if status_of(error) == 503 else {}
+
+
+def _json(body: ErrorBody, status: int, headers: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+async def _on_octavo_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.OctavoError)
+    if status_of(error) == 500:
+        log.error("request failed: %s", error, extra={"path": request.url.path})
+    return error_response(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Of the framework's own: no such route, no such method."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    body = ErrorBody(_Error(str(error.detail), "invalid_request_error", None, code))
+    return _json(body, error.status_code, dict(error.headers or {}))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """The server logs the exception itself, once this answer is out."""
+    return error_response(errors.OctavoError("internal error"))
+
+
+async def _on_client_gone(request: Request, error: Exception) -> Response:
+    """Nobody reads this."""
+    return Response(status_code=499)
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(errors.OctavoError, _on_octavo_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
+    app.add_exception_handler(Exception, _on_bug)
