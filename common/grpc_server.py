@@ -146,12 +146,16 @@ class GrpcServer:
         link: Link,
         port_use: PortUse = PortUse.EXCLUSIVE,
         port_flag: str = "--port",
+        interceptors: Sequence[Any] = (),
     ) -> None:
+        """`interceptors` see every call, health and reflection included."""
         self._host = host
         self._port = port
         self._port_flag = port_flag
         self._names = ("", *(service.name for service in services))
-        self._server = grpc.aio.server(options=server_options(link, port_use))
+        self._server = grpc.aio.server(
+            interceptors=list(interceptors), options=server_options(link, port_use)
+        )
         for service in services:
             service.register(self._server)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
