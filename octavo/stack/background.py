@@ -28,7 +28,8 @@ def running_stack(config: StackConfig, reporter: Reporter) -> Iterator[StackAddr
             stack.run()
         except OctavoError as error:
             failures.append(error)
-            reporter.line(str(error))
+            if addresses:  # nobody waits for the failure any more
+                reporter.line(str(error))
         finally:
             settled.set()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from common.process import ChildProcess
 
-_NUM_LAST_LINES = 15
+_NUM_LAST_LINES = 5
 _LAST_OUTPUT_PATIENCE_S = 0.5
 
 
