@@ -9,6 +9,7 @@ from dataclasses import fields as dataclass_fields
 
 from common.plan import SamplingParams, SequenceId, SequenceSpec, StepPlan
 
+VOCAB_SIZE = 1000
 DEFAULT_PARAMS = SamplingParams()
 
 
@@ -40,7 +41,7 @@ class History:
             params=params,
         )
         self.next_id += 1
-        tokens = array("i", (self.random.randrange(50_000) for _ in range(num_tokens)))
+        tokens = array("i", (self.random.randrange(VOCAB_SIZE) for _ in range(num_tokens)))
         live = Live(spec, tokens)
         self.live.append(live)
         return live
@@ -96,7 +97,7 @@ class History:
                 self.preempt(live)
 
     def _grow(self, live: Live, num_tokens: int) -> None:
-        live.tokens.extend(self.random.randrange(50_000) for _ in range(num_tokens))
+        live.tokens.extend(self.random.randrange(VOCAB_SIZE) for _ in range(num_tokens))
         while len(live.blocks) * 16 <= len(live.tokens):
             live.blocks.append(self.random.randrange(10_000))
 
@@ -140,7 +141,7 @@ def random_params(rng: random.Random) -> SamplingParams:
         seed=rng.choice((0, 2**64 - 1, rng.getrandbits(64))),
         logit_bias=rng.choice(((), ((5, -100.0), (7, 1.5)))),
         min_tokens=rng.choice((0, 3)),
-        stop_token_ids=rng.choice(((), (2,), (0, 49_999))),
+        stop_token_ids=rng.choice(((), (2,), (0, VOCAB_SIZE - 1))),
         num_logprobs=rng.choice((None, 0, 5)),
         num_prompt_logprobs=rng.choice((None, 0, 2)),
     )

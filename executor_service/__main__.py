@@ -1,0 +1,21 @@
+"""`python -m executor_service`."""
+
+import sys
+
+from common.config import parse
+from common.errors import ConfigError
+from executor_service import app
+from executor_service.config import ExecutorConfig
+
+
+def main() -> int:
+    try:
+        config = parse(ExecutorConfig, sys.argv[1:], prog="executor_service")
+    except ConfigError as error:
+        sys.stderr.write(f"executor_service: {error}\n")
+        return app.EXIT_CONFIG
+    return app.run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
