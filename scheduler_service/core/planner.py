@@ -1,0 +1,168 @@
+"""One step's plan. Each sequence has tokens and a count that tries to catch up; nothing else is
+known here of prefill, decode, cache hits or recompute.
+"""
+
+from __future__ import annotations
+
+from common.plan import StepPlan
+from scheduler_service.core.admission import Admission
+from scheduler_service.core.forking import fork
+from scheduler_service.core.plan_builder import PlanBuilder
+from scheduler_service.core.room import RoomMaker
+from scheduler_service.core.sequence import Sequence, SequenceStatus
+from scheduler_service.core.state import SchedulerState
+
+
+class Planner:
+    """Plans step after step over one state."""
+
+    __slots__ = (
+        "_block_size",
+        "_builder",
+        "_limits",
+        "_num_forks",
+        "_num_released",
+        "_room",
+        "_state",
+        "_tokens",
+    )
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._limits = state.limits
+        self._block_size = state.limits.block_size
+        self._begin()
+
+    def plan(self) -> StepPlan | None:
+        """The next step, now in flight; None if there is nothing to run.
+
+        Decodes first, then unfinished prompts in admission order, then new sequences, while token
+        budget, places and blocks last.
+        """
+        while True:
+            self._begin()
+            self._plan_decodes()
+            self._plan_prompts()
+            self._admit_waiting()
+            if not self._builder.is_empty:
+                return self._commit()
+            if not self._room.unlock():
+                return None
+
+    def _begin(self) -> None:
+        self._builder = PlanBuilder(self._state.next_step_id)
+        self._room = RoomMaker(self._state, self._builder)
+        self._tokens = self._limits.max_num_batched_tokens
+        self._num_forks = 0
+        self._num_released = len(self._state.released)
+
+    def _commit(self) -> StepPlan:
+        """The plan is sent from here on; nothing changes it any more."""
+        state, builder = self._state, self._builder
+        # Sequences released while planning may be sampled by this very plan: the next one says so.
+        builder.plan.released = state.released[: self._num_released]
+        del state.released[: self._num_released]
+        state.next_step_id += 1
+        state.in_flight.append(builder.step)
+        return builder.plan
+
+    def _plan_decodes(self) -> None:
+        size, builder = self._block_size, self._builder
+        for sequence in list(self._state.running.values()):
+            if sequence.num_tokens_to_plan != 1 or sequence.forks_left:
+                continue
+            if self._tokens == 0:
+                break
+            if sequence.status is not SequenceStatus.RUNNING or not self._own_tail(sequence):
+                continue  # it gave way to one before it
+            if sequence.num_planned_tokens == len(sequence.table.buffer) * size:
+                if not self._room.make_room(sequence):
+                    continue
+                self._state.kv.grow(sequence, 1)
+            builder.add_chunk(sequence, 1)
+            builder.add_sample(sequence)
+            self._tokens -= 1
+        builder.plan.num_decodes = len(builder.plan.sequences)
+
+    def _plan_prompts(self) -> None:
+        for sequence in list(self._state.running.values()):
+            if self._tokens == 0:
+                break
+            if (
+                sequence.status is SequenceStatus.RUNNING
+                and sequence.num_tokens_to_plan > 0
+                and not self._builder.holds(sequence)
+            ):
+                self._plan_chunk(sequence)
+
+    def _admit_waiting(self) -> None:
+        """New sequences, unless those that run already were short of blocks."""
+        if self._room.is_short or self._tokens == 0 or not len(self._state.waiting):
+            return
+        admission = Admission(self._state)
+        for sequence in list(self._state.waiting):
+            if self._tokens == 0 or admission.is_closed:
+                break
+            if admission.try_admit(sequence):
+                self._plan_chunk(sequence)
+                admission.reserve(sequence)
+
+    def _plan_chunk(self, sequence: Sequence) -> None:
+        """As much of the sequence as budget and blocks allow; samples if that is its end."""
+        length = self._cover(sequence, min(sequence.num_tokens_to_plan, self._tokens))
+        if length == sequence.num_tokens_to_plan and not self._may_fork(sequence):
+            length -= 1
+        if length <= 0:
+            return
+        is_last = length == sequence.num_tokens_to_plan
+        self._builder.add_chunk(sequence, length)
+        self._tokens -= length
+        if is_last:
+            self._builder.add_sample(sequence)
+            if sequence.forks_left:
+                self._num_forks += sequence.forks_left
+                self._builder.add_forks(sequence, fork(self._state, sequence))
+
+    def _may_fork(self, sequence: Sequence) -> bool:
+        """Forks of one step are bounded, since each takes a row of the stream at once."""
+        return self._num_forks + sequence.forks_left <= self._limits.max_num_seqs
+
+    def _cover(self, sequence: Sequence, length: int) -> int:
+        """Gets blocks for the next `length` tokens; returns how many the table covers, maybe 0."""
+        kv, start = self._state.kv, sequence.num_planned_tokens
+        missing = kv.num_blocks_for(start + length) - len(sequence.table)
+        if missing > 0 and kv.grow(sequence, missing) < missing:
+            room = len(sequence.table) * self._block_size - start
+            if room == 0 and self._room.make_room(sequence):
+                room = kv.grow(sequence, 1) * self._block_size
+            return min(length, room)
+        return length
+
+    def _own_tail(self, sequence: Sequence) -> bool:
+        """Copy-on-write before the first write into a block that forks share (I2).
+
+        Every owner but the first gets a copy in this plan; another than `sequence` for whom there
+        is no block gives way. False if there is none for `sequence`, which skips this step.
+        """
+        state = self._state
+        tail = state.tails.get(sequence)
+        if tail is None:
+            return True
+        keeper, *others = tail.owners
+        if sequence is not keeper:
+            if not self._room.make_room(sequence):
+                return False
+            others.remove(sequence)
+            others.insert(0, sequence)
+        self._builder.fence(keeper)
+        for owner in others:
+            if owner.status is not SequenceStatus.RUNNING:
+                continue  # it gave way in make_room
+            block_id = state.kv.take_block()
+            if block_id is None:
+                self._room.give_up(owner)
+                continue
+            state.tails.leave(owner)
+            state.kv.pool.release([state.kv.replace_tail(owner, block_id)])
+            self._builder.add_copy(tail.block_id, owner, block_id)
+        return True
