@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from common import log as logs
-from common.errors import ConfigError
+from common.errors import ConfigError, OctavoError
 from common.process import ProcessStatus, die_with_parent
 from scheduler_service.config import SchedulerConfig
 
@@ -27,10 +27,10 @@ def run(config: SchedulerConfig) -> int:
     die_with_parent(config.parent_fd, grace_s=config.shutdown_timeout + 5.0)
     try:
         return _run_role(config, status)
-    except ConfigError as error:
+    except OctavoError as error:
         log.error("%s", error)
         status.failed(str(error))
-        return EXIT_CONFIG
+        return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
 
 
 def _run_role(config: SchedulerConfig, status: ProcessStatus) -> int:

@@ -13,6 +13,8 @@ import itertools
 import logging
 import time
 from array import array
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
@@ -85,9 +87,12 @@ class EngineConnection:
         """The latest word of the loop."""
         return self._readiness
 
-    async def readiness_changed(self) -> Readiness:
-        """Waits for the next word."""
-        await self._readiness_news.wait()
+    def readiness_changed(self) -> Coroutine[Any, Any, Readiness]:
+        """Waits for the next word after this call, even if the wait itself begins later."""
+        return self._wait_for(self._readiness_news)
+
+    async def _wait_for(self, news: asyncio.Event) -> Readiness:
+        await news.wait()
         return self._readiness
 
     async def model(self) -> ModelReady:

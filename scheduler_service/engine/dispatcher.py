@@ -14,13 +14,13 @@ from common.plan import TOKEN_TYPECODE
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core import invariants
 from scheduler_service.core.events import SequenceKey
+from scheduler_service.core.intake import QueueFullError
 from scheduler_service.core.request import (
     CacheRoot,
     PriorOutput,
     RefusedError,
     Request,
 )
-from scheduler_service.engine.deadlines import Deadlines
 from scheduler_service.engine.exposition import Exposition
 from scheduler_service.engine.lane import ExecutorLane, Outputs
 from scheduler_service.engine.live import LiveRequests
@@ -41,6 +41,10 @@ from scheduler_service.engine.server import WorkerLink
 log = logging.getLogger(__name__)
 
 
+MIN_RETRY_AFTER_S = 1.0
+MAX_RETRY_AFTER_S = 30.0
+
+
 class Dispatcher:
     """Synchronous; the loop calls it between two steps."""
 
@@ -52,7 +56,6 @@ class Dispatcher:
         metrics: RequestMetrics,
         exposition: Exposition,
     ) -> None:
-        self.deadlines = Deadlines()
         self.is_draining = False
         self._config = config
         self._lanes = lanes
@@ -90,33 +93,34 @@ class Dispatcher:
         if refused is not None:
             return refused
         self._live.add(worker, submit, request, now)
-        if request.deadline is not None:
-            self.deadlines.add(request.deadline, request.request_id)
-            self.deadlines.sweep(self._live, len(self._live))
         return None
 
     def _place(
         self, lanes: Sequence[ExecutorLane], request: Request, outputs: Outputs, handle: int
     ) -> Refused | None:
-        """Gives the request to the best core that has room for it; None once one took it."""
-        open_lanes = [lane for lane in lanes if lane.num_waiting < self._config.max_num_waiting]
-        if not open_lanes:
-            message = f"{self._config.max_num_waiting} sequences are waiting already"
-            return Refused(handle, "queue_full", "", message, self._retry_after_s())
-        refusal: RefusedError | None = None
-        for lane in rank(open_lanes, request):
+        """Gives the request to the best core that takes it; None once one did.
+
+        If none does, a full queue is what is told: another request may fit there later, while what
+        does not fit into one pool may well fit into another.
+        """
+        refusals: list[RefusedError] = []
+        for lane in rank(lanes, request):
             try:
                 lane.add(request, outputs)
             except RefusedError as error:
-                refusal = error
+                refusals.append(error)
             else:
                 return None
-        assert refusal is not None
-        return Refused(handle, "invalid", refusal.field, str(refusal))
+        full = [refusal for refusal in refusals if isinstance(refusal, QueueFullError)]
+        if full:
+            return Refused(handle, "queue_full", "", str(full[0]), self._retry_after_s())
+        return Refused(handle, "invalid", refusals[0].field, str(refusals[0]))
 
     def _retry_after_s(self) -> float:
-        """A hint: the queue moves at about one place per mean request time and slot."""
-        return 1.0
+        """As long as requests have waited in the queue so far, on average."""
+        waits = self._metrics.queue_time_s
+        mean_s = waits.sum / waits.count if waits.count else 1.0
+        return min(MAX_RETRY_AFTER_S, max(MIN_RETRY_AFTER_S, mean_s))
 
     def place_again(self, request: Request, outputs: Outputs, origin: ExecutorLane) -> None:
         """Finds another core for work of a lost executor; its own keeps it if none takes it."""

@@ -18,8 +18,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from scheduler_service.core.counters import Counters
 from scheduler_service.core.request import FinishReason
-from scheduler_service.core.scheduler import Counters
 from scheduler_service.engine.histogram import Histogram
 from scheduler_service.engine.lane import ExecutorLane, LaneState
 from scheduler_service.engine.metrics import RequestMetrics
@@ -160,6 +160,9 @@ def _add_cores(page: _Page, cores: Sequence[Counters]) -> None:
     num_blocks = total("num_blocks")
     usage = total("num_referenced_blocks") / num_blocks if num_blocks else 0.0
     page.gauge("kv_cache_usage_perc", "Blocks in use by live sequences, 0 to 1.", usage)
+    slots = total("num_live_slots")
+    waste = 1.0 - total("num_live_tokens") / slots if slots else 0.0
+    page.gauge("kv_waste_ratio", "Allocated slots of live tables that hold no token.", waste)
 
 
 _CORE_GAUGES = (
@@ -169,13 +172,16 @@ _CORE_GAUGES = (
     ("num_evictable_blocks", "KV blocks cached for reuse alone.", "num_evictable_blocks"),
 )
 _CORE_COUNTERS = (
-    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_queries"),
-    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_hits"),
+    ("prefix_cache_queries", "Prompt tokens looked up in the cache.", "num_prefix_queried_tokens"),
+    ("prefix_cache_hits", "Prompt tokens found in the cache.", "num_prefix_hit_tokens"),
     ("num_preemptions", "Sequences that gave up their blocks.", "num_preemptions"),
-    ("recomputed_tokens", "Tokens computed again after a preemption.", "recomputed_tokens"),
-    ("recompute_avoided_tokens", "Tokens of those found in the cache.", "recompute_avoided_tokens"),
-    ("computed_tokens", "Tokens whose KV was computed.", "computed_tokens"),
-    ("stale_results", "Results that named no step in flight.", "stale_results"),
+    ("recomputed_tokens", "Tokens computed again.", "num_recomputed_tokens"),
+    ("recompute_avoided_tokens", "Tokens found again.", "num_recompute_avoided_tokens"),
+    ("computed_tokens", "Tokens whose KV was computed.", "num_computed_tokens"),
+    ("stale_results", "Results that named no step in flight.", "num_stale_results"),
+    ("voided_steps", "Steps in flight on streams that ended.", "num_voided_steps"),
+    ("starved_sequences", "Sequences that alone found no block.", "num_starved"),
+    ("twin_waits", "Steps requests waited for a prefix in progress.", "num_twin_waits"),
 )
 
 

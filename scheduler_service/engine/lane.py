@@ -94,12 +94,7 @@ class ExecutorLane:
     def num_sequences(self) -> int:
         if self.core is None:
             return 0
-        counters = self.core.counters
-        return counters.num_running + counters.num_waiting
-
-    @property
-    def num_waiting(self) -> int:
-        return self.core.counters.num_waiting if self.core is not None else 0
+        return len(self.core.state.sequences)
 
     def match_length(self, request: Request) -> int:
         return self.core.match_length(request) if self.core is not None else 0
@@ -214,22 +209,27 @@ class ExecutorLane:
             arrived_at, result = self._results.popleft()
             round_trip_s = self._clock.answered(result.step_id, arrived_at)
             assert self.core is not None
-            self.core.apply(result)
+            try:
+                self.core.apply(result)
+            except ValueError as error:  # it does not fit its plan
+                self._start_over(str(error), now)
+                continue
             if round_trip_s is not None:
                 self._backoff.reset()
                 self.metrics.observe_result(result, round_trip_s)
             invalid = [error for error in result.errors if error.code is ErrorCode.INVALID_PLAN]
             if invalid:
-                self._found_invalid(invalid, now)
+                self._start_over("; ".join(map(_describe, invalid)), now)
 
-    def _found_invalid(self, errors: list[SequenceError], now: float) -> None:
-        """A bug of ours. Core and executor may disagree about more than these sequences: start
-        over with an empty pool."""
+    def _start_over(self, fault: str, now: float) -> None:
+        """A bug of ours or of the executor. The two may disagree about more than what showed: the
+        stream is opened again with an empty pool."""
         assert self.core is not None
         log.error(
-            "executor %s found a plan invalid; starting over",
+            "plan and executor %s do not fit; starting over: %s",
             self.address,
-            extra={"errors": [repr(error) for error in errors], "core": repr(self.core.counters)},
+            fault,
+            extra={"core": repr(self.core.counters)},
         )
         self._faults.append(now)
         self.metrics.num_invalid_plans += 1
@@ -245,6 +245,9 @@ class ExecutorLane:
         """RefusedError if it can never run here. Only once an executor was reached."""
         assert self.core is not None
         self.core.add(request, outputs)
+
+    def holds(self, key: SequenceKey) -> bool:
+        return self.core is not None and self.core.sequence_id_of(key) is not None
 
     def abort(self, request_id: str) -> None:
         if self.core is not None:
@@ -273,8 +276,12 @@ class ExecutorLane:
 
     @property
     def deadline(self) -> float | None:
-        """When `apply` has to look for an overdue step."""
-        return self._clock.deadline if self._stream is not None else None
+        """When a step is overdue or a request expires, unless something happens before."""
+        overdue_at = self._clock.deadline if self._stream is not None else None
+        expires_at = self.core.next_deadline if self.core is not None else None
+        if overdue_at is None or expires_at is None:
+            return overdue_at if expires_at is None else expires_at
+        return min(overdue_at, expires_at)
 
     def evacuate(self) -> list[tuple[Request, Outputs]]:
         """Everything unfinished, for other lanes. Only while the executor cannot be reached."""
@@ -288,7 +295,10 @@ class ExecutorLane:
         return events
 
 
+def _describe(error: SequenceError) -> str:
+    return f"sequence {error.sequence_id}: {error.message}"
+
+
 def _evacuate(core: Scheduler) -> list[tuple[Request, Outputs]]:
     core.reset()
-    counters = core.counters
-    return core.take_waiting(counters.num_running + counters.num_waiting)
+    return core.take_waiting(len(core.state.sequences))

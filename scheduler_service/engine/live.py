@@ -1,16 +1,15 @@
 """The requests that live in the loop: who asked, what was delivered, when.
 
-It turns the core's events into outbox entries and takes the times in between. It knows no executor
-and no core.
+It turns the cores' events into outbox entries and takes the times in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scheduler_service.core.events import Events, SequenceAdmitted, SequenceFinished, SequenceKey
-from scheduler_service.core.request import PriorOutput, Request
+from scheduler_service.core.request import FinishReason, PriorOutput, Request
 from scheduler_service.engine.messages import Admitted, Finished, Submit
 from scheduler_service.engine.metrics import RequestMetrics
 from scheduler_service.engine.outbox import Outbox
@@ -21,7 +20,7 @@ from scheduler_service.engine.server import WorkerLink
 class LiveRequest:
     worker: WorkerLink
     handle: int
-    num_choices_left: int
+    choices_left: set[int]
     num_prompt_tokens: int
     arrived_at: float
     admitted_at: float | None = None
@@ -41,8 +40,10 @@ class LiveChoice:
 class LiveRequests:
     """Every request from its acceptance to its last `finished`. Times are on the loop's clock."""
 
-    def __init__(self, metrics: RequestMetrics) -> None:
+    def __init__(self, metrics: RequestMetrics, is_held: Callable[[SequenceKey], bool]) -> None:
+        """`is_held` tells whether any core has a sequence of that key."""
         self._metrics = metrics
+        self._is_held = is_held
         self._requests: dict[str, LiveRequest] = {}
         self._choices: dict[SequenceKey, LiveChoice] = {}
         self._ids: dict[tuple[WorkerLink, int], str] = {}
@@ -66,12 +67,13 @@ class LiveRequests:
         return self._ids.get((worker, handle))
 
     def add(self, worker: WorkerLink, submit: Submit, request: Request, now: float) -> None:
-        """The core has accepted it."""
+        """A core has accepted it."""
+        choices = {index for index, _ in submit.prior_outputs} or set(range(submit.n))
         self._ids[worker, submit.handle] = request.request_id
         self._requests[request.request_id] = LiveRequest(
             worker=worker,
             handle=submit.handle,
-            num_choices_left=len(submit.prior_outputs) or submit.n,
+            choices_left=choices,
             num_prompt_tokens=len(request.prompt_token_ids),
             arrived_at=now,
         )
@@ -87,6 +89,8 @@ class LiveRequests:
             self._publish_tokens(events, now)
         for finished in events.finished:
             self._publish_finished(finished, now)
+        for finished in events.finished:
+            self._end_unforked(finished)
 
     def _publish_admitted(self, admitted: SequenceAdmitted, now: float) -> None:
         request = self._requests[admitted.key.request_id]
@@ -139,18 +143,46 @@ class LiveRequests:
         )
         self._choices.pop(finished.key, None)
         self._metrics.observe_finished(finished, now - request.arrived_at)
-        request.num_choices_left -= 1
-        if request.num_choices_left == 0:
+        self._drop_choice(request_id, request, index)
+
+    def _end_unforked(self, finished: SequenceFinished) -> None:
+        """A request that ends before its prompt is computed has one sequence for all its choices:
+        the others end as that did."""
+        request_id = finished.key.request_id
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        indexes = sorted(request.choices_left)
+        if any(self._is_held(SequenceKey(request_id, index)) for index in indexes):
+            return
+        for index in indexes:
+            self._end_choice(request_id, request, index, finished.reason, 0, finished.message)
+
+    def _end_choice(
+        self,
+        request_id: str,
+        request: LiveRequest,
+        index: int,
+        reason: FinishReason,
+        num_output_tokens: int,
+        message: str,
+    ) -> None:
+        """Of a choice that no core has."""
+        self._metrics.num_finished[reason.value] += 1
+        self._choices.pop(SequenceKey(request_id, index), None)
+        request.worker.outbox.put_finished(
+            Finished(request.handle, index, reason.value, num_output_tokens, message=message)
+        )
+        self._drop_choice(request_id, request, index)
+
+    def _drop_choice(self, request_id: str, request: LiveRequest, index: int) -> None:
+        request.choices_left.discard(index)
+        if not request.choices_left:
             del self._requests[request_id], self._ids[request.worker, request.handle]
 
     def fail(self, request: Request, outputs: Sequence[PriorOutput], message: str) -> None:
         """Ends what is left of a request that no core holds any more."""
-        live = self._requests.pop(request.request_id)
-        del self._ids[live.worker, live.handle]
+        live = self._requests[request.request_id]
         lengths = {output.index: len(output.token_ids) for output in outputs}
         for index, length in (lengths or dict.fromkeys(range(request.n), 0)).items():
-            self._choices.pop(SequenceKey(request.request_id, index), None)
-            self._metrics.num_finished["error"] += 1
-            live.worker.outbox.put_finished(
-                Finished(live.handle, index, "error", length, message=message)
-            )
+            self._end_choice(request.request_id, live, index, FinishReason.ERROR, length, message)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core import invariants
+from scheduler_service.core.events import SequenceKey
 from scheduler_service.core.request import Request
 from scheduler_service.engine.dispatcher import Dispatcher
 from scheduler_service.engine.executor_client import ExecutorClient
@@ -39,7 +40,7 @@ class EngineLoop:
         self._loop = asyncio.get_running_loop()
         self._metrics = RequestMetrics()
         self._served = ServedModel(config)
-        self._live = LiveRequests(self._metrics)
+        self._live = LiveRequests(self._metrics, self._is_held)
         self.lanes = [ExecutorLane(client, self._served, self) for client in clients]
         exposition = Exposition(
             self._metrics, self.lanes, self._served, compat=config.metrics_compat
@@ -79,9 +80,7 @@ class EngineLoop:
         self._drain(now)
         for lane in self.lanes:
             lane.apply(now)
-        if self._dispatcher.deadlines.pop_due(now):
-            for lane in self.lanes:
-                lane.expire(now)
+            lane.expire(now)
         self._move_lost_work()
         for lane in self.lanes:
             lane.plan(now)
@@ -160,7 +159,7 @@ class EngineLoop:
 
     def _set_timer(self, now: float) -> None:
         """Deadlines mostly move away, so a timer that fires early only looks and sets another."""
-        deadlines = [self._dispatcher.deadlines.next, *(lane.deadline for lane in self.lanes)]
+        deadlines = [lane.deadline for lane in self.lanes]
         silent_at = self._silent_at()
         if silent_at is not None and silent_at > now:
             deadlines.append(silent_at)
@@ -184,6 +183,9 @@ class EngineLoop:
         for request_id in self._live.ids():
             self._dispatcher.abort(request_id)
         self.wake()
+
+    def _is_held(self, key: SequenceKey) -> bool:
+        return any(lane.holds(key) for lane in self.lanes)
 
     # What lanes need.
 

@@ -13,6 +13,10 @@ from scheduler_service.engine.messages import ModelReady
 
 log = logging.getLogger(__name__)
 
+ROWS_PER_SEQUENCE = 3
+"""Rows of the stream's memory per place in the batch. One step may run a sequence in every place,
+preempt and replace as many, and sample as many forks that have to wait for a place."""
+
 
 class ServedModel:
     """The first executor decides which model it is; those with another are refused."""
@@ -55,7 +59,7 @@ class ServedModel:
         return SchedulerLimits(
             block_size=info.block_size,
             num_blocks=info.num_blocks,
-            max_num_seqs=min(config.max_num_seqs, info.max_rows),
+            max_num_seqs=min(config.max_num_seqs, max(1, info.max_rows // ROWS_PER_SEQUENCE)),
             max_num_batched_tokens=min(config.max_num_batched_tokens, info.max_num_batched_tokens),
             max_model_len=max_model_len,
             depth=config.run_ahead_depth,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from common.errors import ExecutorLostError, OwnershipError, ResyncError
@@ -24,7 +24,7 @@ FILES = {"config.json": b"{}", "tokenizer.json": b"{}"}
 class FakeExecutorClient:
     """One address. `restart` puts another process behind it, `is_down` none."""
 
-    num_blocks: int = 64
+    num_blocks: int = 256
     block_size: int = 4
     vocab_size: int = 1000
     max_rows: int = 64
@@ -43,6 +43,7 @@ class FakeExecutorClient:
     streams: list[FakeStream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._asked = asyncio.Event()
         self.is_held = False
         self.num_released = 0
         self._start_process()
@@ -84,6 +85,13 @@ class FakeExecutorClient:
             self.shadow.poison_block(block_id)
         self.break_stream(ResyncError("epoch"))
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for the first hello after which the condition holds."""
+        async with asyncio.timeout(10.0):
+            while not condition():
+                self._asked.clear()
+                await self._asked.wait()
+
     @property
     def stream(self) -> FakeStream:
         return self.streams[-1]
@@ -92,6 +100,7 @@ class FakeExecutorClient:
 
     async def hello(self, epoch: int) -> ExecutorInfo:
         self.hellos.append(epoch)
+        self._asked.set()
         await asyncio.sleep(0)
         if self.is_down:
             raise ExecutorLostError("scripted: down")
