@@ -67,6 +67,10 @@ class ExecutorServicer(executor_pb2_grpc.ExecutorServicer):
         self._runner = runner
 
     @property
+    def has_stream(self) -> bool:
+        return self._stream is not None
+
+    @property
     def steps_in_flight(self) -> int:
         """Plans of the open stream whose results were not sent yet."""
         return self._stream.num_in_flight if self._stream else 0

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from common.codec import PlanDecoder, encode_result, encode_resync
 from common.errors import OctavoError, ResyncError
@@ -115,7 +116,7 @@ class StepStream:
             while (message := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 await self._room.acquire()
                 self._take(message)
-        except ResyncError as error:
+        except (ResyncError, DecodeError) as error:
             self._resync(str(error))
         except Exception as error:  # noqa: BLE001 - `serve` raises it where gRPC sees it
             self._outgoing.put_nowait(error)

@@ -31,6 +31,7 @@ class Executor:
     def __init__(self, runner: ScriptedRunner, servicer: ExecutorServicer, address: str) -> None:
         self.runner = runner
         self.servicer = servicer
+        self.address = address
         self.channel = grpc.aio.insecure_channel(address, options=channel_options(Link.INTERNAL))
         self.stub = executor_pb2_grpc.ExecutorStub(self.channel)
         self.faults: asyncio.Queue[BaseException] = asyncio.Queue()
@@ -90,7 +91,6 @@ class Script:
         self.live = live
         self.step_id = first_step
         self.num_computed = 0
-        self.is_ahead = False
 
     def prompt(self) -> StepPlan:
         self._cover(len(self.live.tokens))
@@ -98,6 +98,14 @@ class Script:
         length = len(self.live.tokens)
         add_chunk(plan, self.live, start=0, length=length, samples=[self.live.spec])
         self.num_computed = length
+        return plan
+
+    def piece(self) -> StepPlan:
+        """One more token of the prompt, which samples nothing."""
+        self._cover(self.num_computed + 1)
+        plan = self._plan(num_decodes=0)
+        add_chunk(plan, self.live, start=self.num_computed, length=1, samples=[])
+        self.num_computed += 1
         return plan
 
     def decode(self) -> StepPlan:

@@ -6,12 +6,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.plan import SequenceId
+from common.plan import SequenceId, StepPlan
 from common.protocol import MAX_MODEL_PART_BYTES, PROTOCOL_VERSION
 from executor_service.rpc.servicer import SERVICE_NAME
+from executor_service.rpc.step_stream import MAX_QUEUED_STEPS
 from proto import executor_pb2
 from tests.common.histories import History
-from tests.executor_service.rpc.harness import INCARNATION, Script, served
+from tests.executor_service.rpc.harness import INCARNATION, Script, Stream, served
 from tests.support.scripted_runner import ScriptedRunner
 from tests.support.shadow_executor import ShadowExecutor
 
@@ -166,6 +167,39 @@ async def test_message_out_of_step_is_answered_by_resync_and_the_end(
         again = await executor.open("a", epoch=1)
         await again.send(Script(steps.live, first_step=50).prompt())
         assert (await again.receive()).step_id == 50
+
+
+async def test_unreadable_message_is_a_resync() -> None:
+    async with served() as executor:
+        await executor.hello()
+        call = executor.channel.stream_stream(f"/{SERVICE_NAME}/Execute")()
+        await call.write(b"\xff\xff\xff garbage")
+        reply = executor_pb2.StepResult.FromString(await call.read())
+        assert "parsing" in reply.resync.reason
+        assert await call.read() is grpc.aio.EOF
+
+
+async def test_peer_that_floods_is_held_back() -> None:
+    runner = ScriptedRunner(ShadowExecutor(64, 16))
+    async with served(runner) as executor:
+        stream, steps = await executor.open(), script()
+        runner.gate.clear()
+        plans = [steps.piece() for _ in range(19)]
+        sending = asyncio.create_task(_send_all(stream, plans))
+        await executor.info_when(lambda _: executor.servicer.steps_in_flight == MAX_QUEUED_STEPS)
+        most = 0
+        runner.gate.set()
+        for plan in plans:
+            most = max(most, executor.servicer.steps_in_flight)
+            assert (await stream.receive()).step_id == plan.step_id
+        await sending
+    # Results on their way out still count as in flight, plans held back do not.
+    assert most <= 2 * MAX_QUEUED_STEPS
+
+
+async def _send_all(stream: Stream, plans: list[StepPlan]) -> None:
+    for plan in plans:
+        await stream.send(plan)
 
 
 async def test_broken_stream_voids_the_queue_and_the_next_waits_for_the_running_step() -> None:
