@@ -53,8 +53,10 @@ class Admission:
         return False
 
     def reserve(self, sequence: Sequence) -> None:
-        """Keeps blocks for what is left of a sequence that has just started."""
+        """Keeps blocks for what is left of a sequence that has just started, and counts the places
+        that it and its forks have taken."""
         self._num_reserved += self._num_blocks_missing(sequence)
+        self.is_closed = len(self._state.running) >= self._state.limits.max_num_running
 
     def _waits_for_known_twin(self, sequence: Sequence) -> bool:
         """The prefix it was last passed over for is still being computed."""
@@ -98,7 +100,6 @@ class Admission:
         state.running[sequence.sequence_id] = sequence
         state.prefixes.update(sequence)
         self._tell(sequence)
-        self.is_closed = len(state.running) >= state.limits.max_num_running
 
     def _tell(self, sequence: Sequence) -> None:
         """Hits count at the first admission; later ones only spare recompute."""

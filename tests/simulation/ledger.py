@@ -44,6 +44,7 @@ class Ledger:
         self.num_delivered_tokens = 0
         self.num_cached_tokens: dict[str, int] = {}
         """By request id, in the order of their first admissions."""
+        self._admitted: set[SequenceKey] = set()
 
     def accept(self, request: Request, root: int) -> None:
         limit = request.max_tokens if request.max_tokens is not None else self._max_num_outputs
@@ -81,8 +82,9 @@ class Ledger:
 
     def _check_admitted(self, key: SequenceKey, num_cached_tokens: int) -> None:
         choice = self.choices[key]
-        assert key.request_id not in self.num_cached_tokens, f"{key} was admitted twice"
-        self.num_cached_tokens[key.request_id] = num_cached_tokens
+        assert key not in self._admitted, f"{key} was admitted twice"
+        self._admitted.add(key)
+        self.num_cached_tokens.setdefault(key.request_id, num_cached_tokens)
         assert num_cached_tokens % self._block_size == 0
         num_tokens = len(choice.request.prompt_token_ids) + len(choice.tokens)
         assert num_cached_tokens < num_tokens, f"{key}: {num_cached_tokens} of {num_tokens} cached"
@@ -131,7 +133,7 @@ class Ledger:
 
     def moved(self, request_id: str) -> None:
         """It goes to another scheduler, which will tell of its admission again."""
-        self.num_cached_tokens.pop(request_id, None)
+        self._admitted -= {key for key in self._admitted if key.request_id == request_id}
 
     def prior(self, request: Request) -> tuple[PriorOutput, ...]:
         """What a new scheduler is told of a request: the outputs of its live choices."""

@@ -88,8 +88,9 @@ def test_c05_mass_aborts_while_the_pool_is_saturated_leave_nothing(depth: int) -
 
 def test_c07_fenced_blocks_do_not_make_victims_in_a_row() -> None:
     world = _world(depth=2, num_blocks=12, max_num_seqs=6, max_num_batched_tokens=256)
-    for i in range(6):
-        world.add(make_request(f"r{i}", random_ids(i, 30), max_tokens=40))
+    world.add(make_request("needy", random_ids(9, 32), max_tokens=40))
+    for i in range(5):
+        world.add(make_request(f"r{i}", random_ids(i, 17), max_tokens=30))
     while world.scheduler.counters.num_preemptions == 0:
         before = world.scheduler.counters.num_preemptions
         if not world.plan():
@@ -168,7 +169,8 @@ def test_c20_running_fills_up_once_the_prompts_are_done(depth: int) -> None:
     assert world.scheduler.counters.num_running == 4
     world.abort("r1")
     world.abort("r2")
-    _plans(world, 2)
+    # Two prompts of 150 tokens beside two decodes take five steps.
+    _plans(world, 5 + 2)
     assert world.scheduler.counters.num_running == 4
     world.drain()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from common.plan import SequenceId
-from scheduler_service.core.request import CacheRoot, Request
 from scheduler_service.core.limits import SchedulerLimits
+from scheduler_service.core.request import CacheRoot, Request
 from tests.simulation.ledger import Choice
 from tests.simulation.world import ROOT_SHIFT, World
 from tests.support.builders import make_limits, make_request

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from common.plan import ErrorCode, SequenceChunk, SequenceId, SequenceSpec, StepPlan, StepResult
 from scheduler_service.core import invariants
 from scheduler_service.core.events import SequenceKey
+from scheduler_service.core.intake import QueueFullError
+from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.policy import Fcfs
 from scheduler_service.core.request import FinishReason, PriorOutput, RefusedError, Request
-from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.scheduler import Scheduler
 from tests.simulation.ledger import Choice, Ledger
 from tests.support.shadow_executor import ShadowExecutor
@@ -132,13 +133,18 @@ class World:
         self.check()
 
     def give_back(self) -> None:
-        """Adds what was taken, as another scheduler would: with the outputs it had."""
+        """Adds what was taken, as another scheduler would: with the outputs it had. What meets a
+        full queue stays here."""
+        full: list[tuple[Request, tuple[PriorOutput, ...]]] = []
         for request, outputs in self.moving:
             for output in outputs:
                 choice = self.choice(request.request_id, output.index)
                 assert list(output.token_ids) == choice.tokens, f"{choice.key} moved wrongly"
-            self.scheduler.add(request, outputs)
-        self.moving.clear()
+            try:
+                self.scheduler.add(request, outputs)
+            except QueueFullError:
+                full.append((request, outputs))
+        self.moving[:] = full
         self.check()
 
     # Steps
@@ -154,7 +160,7 @@ class World:
             return False
         assert len(self.in_flight) < self.limits.depth, "more steps in flight than depth allows"
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
-        assert plan.num_chunks <= self.limits.max_num_seqs
+        assert plan.num_chunks <= self.limits.max_num_seqs, "more chunks than places"
         self.in_flight.append(InFlight(plan, list(plan.chunks())))
         self.num_steps += 1
         return True
@@ -216,7 +222,9 @@ class World:
 
     def drain(self) -> None:
         """Steps until everything ended; a scheduler that makes no progress is caught."""
-        self.give_back()
+        while self.moving:
+            self.give_back()
+            self.plan() or self.deliver()
         owed = sum(len(c.expected) + len(c.request.prompt_token_ids) for c in self.ledger.live())
         for _ in range(200 + 20 * owed):
             planned = self.plan()
