@@ -36,8 +36,12 @@ class SharedTails:
         for owner in owners:
             self._by_sequence[owner] = tail
 
-    def get(self, sequence: Sequence) -> SharedTail | None:
-        return self._by_sequence.get(sequence)
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._by_sequence
+
+    def get(self, sequence: Sequence) -> SharedTail:
+        """KeyError if the sequence shares no tail."""
+        return self._by_sequence[sequence]
 
     def leave(self, sequence: Sequence) -> None:
         """`sequence` no longer names the block; the last owner left writes in place."""

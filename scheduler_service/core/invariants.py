@@ -113,10 +113,9 @@ def _check_sharing(state: SchedulerState) -> None:
             continue
         for sequence, i in places:
             filled = min(sequence.planned_len, sequence.num_planned_tokens) - i * size
-            tail = state.tails.get(sequence)
             is_unwritten_tail = (
-                tail is not None
-                and tail.block_id == block_id
+                sequence in state.tails
+                and state.tails.get(sequence).block_id == block_id
                 and sequence.num_planned_tokens <= sequence.spec.num_prompt_tokens
             )
             _require(filled >= size or is_unwritten_tail, f"I2: block {block_id} is written shared")

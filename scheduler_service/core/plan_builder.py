@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from common.plan import BlockId, StepPlan
+from array import array
+
+from common.plan import TOKEN_TYPECODE, BlockId, StepPlan
 from scheduler_service.core.sequence import Sequence
 from scheduler_service.core.state import StepInFlight
 
@@ -23,6 +25,31 @@ class PlanBuilder:
     def holds(self, sequence: Sequence) -> bool:
         """Whether the plan names the sequence or one of its blocks."""
         return sequence.last_step_id == self.plan.step_id
+
+    def add_decodes(self, sequences: list[Sequence]) -> None:
+        """One token each; their tables cover it. Must come before any chunk.
+
+        Column by column, since in steady decode this is nearly all the work of a step.
+        """
+        plan, step_id = self.plan, self.plan.step_id
+        plan.num_decodes = len(sequences)
+        plan.sequences = [sequence.spec for sequence in sequences]
+        plan.starts = array(TOKEN_TYPECODE, [s.num_planned_tokens for s in sequences])
+        plan.lengths = array(TOKEN_TYPECODE, [1]) * len(sequences)
+        plan.token_buffers = [sequence.tokens for sequence in sequences]
+        plan.token_lengths = array(TOKEN_TYPECODE, map(len, plan.token_buffers))
+        plan.table_buffers = [sequence.table.buffer for sequence in sequences]
+        plan.table_lengths = array(TOKEN_TYPECODE, map(len, plan.table_buffers))
+        plan.num_samples = plan.lengths[:]
+        plan.sampled = plan.sequences[:]
+        self.step.sampled = sequences
+        computed = self.step.computed
+        for sequence, start in zip(sequences, plan.starts, strict=True):
+            end = sequence.num_planned_tokens = start + 1
+            sequence.num_pending += 1
+            sequence.num_in_flight += 1
+            sequence.last_step_id = step_id
+            computed.append((sequence, sequence.life, start, end))
 
     def add_chunk(self, sequence: Sequence, length: int) -> None:
         """The next `length` tokens of the sequence; the table covers them already."""

@@ -67,22 +67,25 @@ class Planner:
         return builder.plan
 
     def _plan_decodes(self) -> None:
-        size, builder = self._block_size, self._builder
+        decodes: list[Sequence] = []
         for sequence in list(self._state.running.values()):
             if sequence.num_tokens_to_plan != 1 or sequence.forks_left:
                 continue
-            if self._tokens == 0:
+            if len(decodes) == self._tokens:
                 break
-            if sequence.status is not SequenceStatus.RUNNING or not self._own_tail(sequence):
-                continue  # it gave way to one before it
-            if sequence.num_planned_tokens == len(sequence.table.buffer) * size:
-                if not self._room.make_room(sequence):
-                    continue
-                self._state.kv.grow(sequence, 1)
-            builder.add_chunk(sequence, 1)
-            builder.add_sample(sequence)
-            self._tokens -= 1
-        builder.plan.num_decodes = len(builder.plan.sequences)
+            if sequence.status is SequenceStatus.RUNNING and self._has_slot(sequence):
+                self._builder.fence(sequence)
+                decodes.append(sequence)
+        self._builder.add_decodes(decodes)
+        self._tokens -= len(decodes)
+
+    def _has_slot(self, sequence: Sequence) -> bool:
+        """Whether the next token has a slot of its own; gets one where a block is to be had."""
+        if sequence in self._state.tails and not self._own_tail(sequence):
+            return False
+        if sequence.num_planned_tokens < len(sequence.table.buffer) * self._block_size:
+            return True
+        return self._room.make_room(sequence) and self._state.kv.grow(sequence, 1) == 1
 
     def _plan_prompts(self) -> None:
         for sequence in list(self._state.running.values()):
@@ -146,8 +149,6 @@ class Planner:
         """
         state = self._state
         tail = state.tails.get(sequence)
-        if tail is None:
-            return True
         keeper, *others = tail.owners
         if sequence is not keeper:
             if not self._room.make_room(sequence):
