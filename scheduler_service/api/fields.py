@@ -6,7 +6,6 @@ integer. Rule 3: an error shows a short excerpt of what was sent, whatever its s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -69,9 +68,8 @@ def check_integer(value: Any, low: int, high: int, *, field: str) -> int:
 
 
 def check_number(value: Any, low: float, high: float, *, field: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        fail(field, f"a number from {low:g} to {high:g}", value)
-    if not math.isfinite(value) or not low <= value <= high:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # NaN is in no range
         fail(field, f"a number from {low:g} to {high:g}", value)
     return float(value)
 

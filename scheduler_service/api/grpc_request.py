@@ -128,7 +128,8 @@ async def _prompt(message: pb.GenerateRequest, model: ServedModel) -> tuple[Prom
         case "text":
             return message.text, True
         case "token_ids":
-            return list(message.token_ids.ids), False
+            ids = list(message.token_ids.ids)
+            return check_token_ids(ids, model.vocab_size, field="token_ids"), False
         case "messages":
             return await render_messages(messages_of(message.messages), model), False
         case _:

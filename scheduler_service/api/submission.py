@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from common.errors import DeadlineError, InvalidRequestError
 from common.plan import TOKEN_TYPECODE, SamplingParams
-from scheduler_service.api.fields import check_token_ids
-from scheduler_service.api.generate_request import GenerateRequest, Prompt
+from scheduler_service.api.generate_request import GenerateRequest
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.engine.messages import Submit
 
@@ -91,13 +90,20 @@ async def _tokenize(request: GenerateRequest, model: ServedModel) -> list[array[
         await model.tokenizer.encode_batch(texts, add_special_tokens=request.add_special_tokens)
     )
     return [
-        array(TOKEN_TYPECODE, next(encoded) if isinstance(prompt, str) else _checked(prompt, model))
+        _checked(next(encoded) if isinstance(prompt, str) else prompt, model)
         for prompt in request.prompts
     ]
 
 
-def _checked(prompt: Prompt, model: ServedModel) -> list[int]:
-    return check_token_ids(prompt, model.vocab_size, field="prompt")
+def _checked(token_ids: Sequence[int], model: ServedModel) -> array[int]:
+    """A tokenizer may know more tokens than the model has embeddings for."""
+    if token_ids and max(token_ids) >= model.vocab_size:
+        raise InvalidRequestError(
+            f"the prompt holds token {max(token_ids)}, which {model.name} does not have;"
+            f" ids end at {model.vocab_size - 1}",
+            field="prompt",
+        )
+    return array(TOKEN_TYPECODE, token_ids)
 
 
 def _refuse_far_too_long(text: str, model: ServedModel) -> None:
