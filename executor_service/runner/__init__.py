@@ -1,0 +1,1 @@
+"""Executes step plans: checks them, builds the batch, runs the model, samples."""

@@ -1,0 +1,120 @@
+"""What a device must be able to do for the Llama-shaped family.
+
+Rule 1: `reference.py` is the specification of every operation here. Rule 2: no state but
+workspaces: what an operation returns depends on its arguments alone. Rule 3: whoever calls keeps
+to valid indices; nothing is checked here (the runner's validation stands before it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NewType, Protocol
+
+import torch
+from torch import Tensor
+
+PackedWeight = NewType("PackedWeight", Tensor)
+"""A weight [out_features, in_features] in the layout one backend multiplies by."""
+
+KVStorage = NewType("KVStorage", Tensor)
+"""The KV pool of all layers in the layout of one backend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVShape:
+    """The logical shape of the pool: [num_layers, 2, num_blocks, block_size, heads, head_dim]."""
+
+    num_layers: int
+    num_blocks: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of float32 elements."""
+        slots = self.block_size * self.num_kv_heads * self.head_dim
+        return 2 * self.num_layers * slots * torch.float32.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLayout:
+    """Where the tokens of one step stand in their sequences and in the pool. Host tensors.
+
+    Tokens of all chunks lie one after the other. Chunk i computes positions
+    [starts[i], starts[i] + lengths[i]) and attends to everything up to each of them.
+    """
+
+    starts: Tensor
+    """[num_chunks] int32"""
+    lengths: Tensor
+    """[num_chunks] int32, at least 1"""
+    block_tables: Tensor
+    """[num_chunks, max_blocks] int32; entries that no token needs are 0"""
+    slot_mapping: Tensor
+    """[num_tokens] int64: block_id * block_size + offset, where each token's K and V go"""
+
+
+class Backend(Protocol):
+    """One device. `dtype` is that of activations and weights."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def prepare_weight(self, weight: Tensor) -> PackedWeight:
+        """Packs [out_features, in_features] once, at load."""
+        ...
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        """[num_tokens, in_features] -> [num_tokens, out_features]"""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Over the last dimension."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Adds x to `residual` in place and returns the norm of the sum."""
+        ...
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim / 2] float32."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[num_tokens, 2 * width] -> [num_tokens, width]"""
+        ...
+
+    def allocate_kv(self, shape: KVShape) -> KVStorage:
+        """The whole pool, zeroed."""
+        ...
+
+    def begin_step(self, layout: StepLayout, kv: KVStorage) -> Any:
+        """What `write_kv` and `attention` of every layer need of the step's layout.
+
+        Returns an object that only this backend reads; valid until the next `begin_step`.
+        """
+        ...
+
+    def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: Any) -> None:
+        """k, v: [num_tokens, num_kv_heads, head_dim]"""
+        ...
+
+    def attention(self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: Any) -> Tensor:
+        """[num_tokens, num_heads, head_dim] -> the same, causal, after `write_kv` of the layer."""
+        ...
+
+    def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
+        """Whole blocks in every layer, as if one after the other. int64 [num_copies] each."""
+        ...
+
+    def read_blocks(self, kv: KVStorage, block_ids: Tensor) -> Tensor:
+        """A copy in logical shape: [num_layers, 2, n, block_size, num_kv_heads, head_dim]."""
+        ...
+
+    def fill_blocks(self, kv: KVStorage, block_ids: Tensor, value: float) -> None:
+        """Sets every element of the blocks. For tests and scrubbing."""
+        ...

@@ -1,0 +1,87 @@
+"""The CPU backend: float32, and the same bits for a token whatever is computed beside it.
+
+Linears go through oneDNN's packed weights, whose result for a row does not depend on the number of
+rows (plain `F.linear` changes kernels with it). Attention has its own file. Everything else is
+elementwise or a reduction within one row.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from executor_service.kernels import cpu_kv
+from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.cpu_attention import CpuAttention
+from executor_service.kernels.cpu_step import CpuStep, begin_step
+
+_MIN_ROWS = 2
+"""A single row may take a matrix-vector kernel that sums in another order."""
+
+
+class CpuBackend:
+    """`Backend` on the host's cores; thread count is torch's."""
+
+    device = torch.device("cpu")
+    dtype = torch.float32
+
+    def __init__(self) -> None:
+        self._attention = CpuAttention()
+
+    def prepare_weight(self, weight: Tensor) -> PackedWeight:
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        return PackedWeight(packed)
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        rows = x.shape[0]
+        if rows < _MIN_ROWS:
+            x = torch.cat((x, x.new_zeros(_MIN_ROWS - rows, x.shape[1])))
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
+        return y[:rows]
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self.rms_norm(residual.add_(x), weight, eps)
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+        first, second = x[..., :half], x[..., half:]
+        out = torch.empty(x.shape, dtype=x.dtype)
+        torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-1)
+        torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin)
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate).mul_(up)
+
+    def allocate_kv(self, shape: KVShape) -> KVStorage:
+        return KVStorage(cpu_kv.allocate(shape))
+
+    def begin_step(self, layout: StepLayout, kv: KVStorage) -> CpuStep:
+        return begin_step(layout, kv)
+
+    def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CpuStep) -> None:
+        write = step.write
+        if write.fresh_rows is not None:
+            cpu_kv.block_rows(kv, layer).index_fill_(0, write.fresh_rows, 0.0)
+        source = torch.stack((k, v), dim=1).view(-1, k.shape[-1])
+        cpu_kv.slot_rows(kv, layer).index_copy_(0, write.rows, source)
+
+    def attention(
+        self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: CpuStep
+    ) -> Tensor:
+        return self._attention.run(q, kv, layer, scale, step)
+
+    def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
+        for source, destination in zip(sources.tolist(), destinations.tolist(), strict=True):
+            kv[:, :, destination] = kv[:, :, source]
+
+    def read_blocks(self, kv: KVStorage, block_ids: Tensor) -> Tensor:
+        return kv[:, :, block_ids].transpose(3, 4).contiguous()
+
+    def fill_blocks(self, kv: KVStorage, block_ids: Tensor, value: float) -> None:
+        kv[:, :, block_ids] = value

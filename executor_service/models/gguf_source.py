@@ -1,0 +1,103 @@
+"""Weights and config of a GGUF file under HF's names, dequantized to float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+from torch import Tensor
+
+from common.errors import ModelError
+from executor_service.models.gguf_file import GGUFFile, GGUFTensor
+
+_GLOBAL_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_ROPE_DIVISORS = "rope_freqs.weight"
+_ROW_GROUP = 16
+"""The library dequantizes this many rows at a time, however short they are."""
+
+
+class GGUFSource:
+    """`WeightSource` over one file.
+
+    The architecture "llama" stores the rows of q and k for rotary pairs (2i, 2i + 1); HF pairs
+    (i, i + head_dim / 2), so those rows are put back. `heads` gives the number of heads of each.
+    """
+
+    def __init__(self, file: GGUFFile, heads: dict[str, int]) -> None:
+        self._file = file
+        self._heads = heads if file.fields.get("general.architecture") == "llama" else {}
+
+    def __contains__(self, name: str) -> bool:
+        return gguf_name(name) in self._file.tensors
+
+    def tensor(self, name: str) -> Tensor:
+        stored = gguf_name(name)
+        if stored not in self._file.tensors:
+            raise ModelError(f"{self._file.path} has no tensor {stored!r} (for {name})")
+        tensor = _dequantized(self._file, stored, self._file.tensors[stored])
+        part = stored.split(".")[-2]
+        return _unpermuted(tensor, self._heads[part]) if part in self._heads else tensor
+
+    def rope_divisors(self) -> tuple[float, ...]:
+        """What each rotary frequency is divided by; empty if the file has no such tensor."""
+        tensor = self._file.tensors.get(_ROPE_DIVISORS)
+        if tensor is None:
+            return ()
+        return tuple(_dequantized(self._file, _ROPE_DIVISORS, tensor).tolist())
+
+
+def gguf_name(name: str) -> str:
+    """The file's name for a HF tensor name, e.g. blk.3.attn_q.weight."""
+    if name in _GLOBAL_NAMES:
+        return _GLOBAL_NAMES[name]
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    part, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{_LAYER_NAMES[part]}.{kind}"
+
+
+def _dequantized(file: GGUFFile, name: str, tensor: GGUFTensor) -> Tensor:
+    try:
+        kind = GGMLQuantizationType(tensor.type_id)
+    except ValueError as error:
+        raise ModelError(f"{name} has the unknown type {tensor.type_id}") from error
+    block_size, type_size = GGML_QUANT_SIZES[kind]
+    count = int(np.prod(tensor.shape))
+    if not tensor.shape or tensor.shape[-1] % block_size:
+        raise ModelError(f"{name} of shape {tensor.shape} is not whole blocks of {kind.name}")
+    data = file.data(tensor, count // block_size * type_size)
+    num_blocks = count // block_size
+    rows = _ROW_GROUP if num_blocks % _ROW_GROUP == 0 else 1
+    try:
+        values = dequantize(_typed(data.reshape(rows, -1), kind), kind)
+    except NotImplementedError as error:
+        raise ModelError(f"{name} is stored as {kind.name}, which is not supported") from error
+    return torch.from_numpy(np.array(values, np.float32).reshape(tensor.shape))
+
+
+def _typed(data: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+    """The library wants plain floats as such, everything else as bytes."""
+    plain = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
+    return data.view(plain[kind]) if kind in plain else data
+
+
+def _unpermuted(tensor: Tensor, heads: int) -> Tensor:
+    pairs = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)

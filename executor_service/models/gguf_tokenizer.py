@@ -1,0 +1,112 @@
+"""tokenizer.json from the fields of a GGUF file, with the `tokenizers` library alone.
+
+Splits and specials follow transformers' own conversion, so that a prompt becomes the same ids.
+Only byte-level BPE ("gpt2") is covered; anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers import models as tokenizer_models
+
+from common.errors import ModelError
+
+_CONTROL, _USER_DEFINED = 3, 4
+
+_LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+_SPLITS = {
+    "gpt-2": None,
+    "default": None,
+    "smollm": None,
+    "llama-bpe": _LLAMA3_SPLIT,
+    "llama3": _LLAMA3_SPLIT,
+    "llama-v3": _LLAMA3_SPLIT,
+    "qwen2": _QWEN2_SPLIT,
+    "deepseek-r1-qwen": _QWEN2_SPLIT,
+}
+"""tokenizer.ggml.pre -> regular expression of the split; None: that of GPT-2."""
+
+
+def tokenizer_json(fields: dict[str, Any]) -> bytes:
+    """Raises ModelError naming the kind of tokenizer that is not supported."""
+    kind = fields.get("tokenizer.ggml.model")
+    if kind != "gpt2":
+        raise ModelError(f"tokenizer kind {kind!r} of the GGUF file is not supported; gpt2 is")
+    split = fields.get("tokenizer.ggml.pre", "default")
+    if split not in _SPLITS:
+        known = ", ".join(sorted(_SPLITS))
+        raise ModelError(f"pre-tokenizer {split!r} is not supported; supported are {known}")
+    try:
+        tokenizer = _bpe(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
+    except KeyError as error:
+        raise ModelError(f"the GGUF file has no field {error.args[0]!r}") from error
+    _set_split(tokenizer, _SPLITS[split])
+    if split == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    _add_special_tokens(tokenizer, fields)
+    _add_bos(tokenizer, fields)
+    return tokenizer.to_str().encode()
+
+
+def _bpe(tokens: list[str], merges: list[str]) -> Tokenizer:
+    pairs = []
+    for merge in merges:
+        first, _, second = merge.partition(" ")
+        pairs.append((first, second))
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    return Tokenizer(tokenizer_models.BPE(vocab=vocabulary, merges=pairs))
+
+
+def _set_split(tokenizer: Tokenizer, split: str | None) -> None:
+    if split is None:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(split), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    tokenizer.decoder = decoders.ByteLevel()
+
+
+def _add_special_tokens(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
+    """Control tokens are special; those a user may write (e.g. <think>) are matched whole too.
+
+    In a byte-level vocabulary each real token is spelled in the byte alphabet; a control token
+    that is not is a mislabelled entry, and adding it would grow the vocabulary.
+    """
+    tokens = fields["tokenizer.ggml.tokens"]
+    types = fields.get("tokenizer.ggml.token_type", [])
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    control = [t for t, kind in zip(tokens, types, strict=False) if kind == _CONTROL]
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False, special=True) for t in control if set(t) <= alphabet]
+    )
+    user = [t for t, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in user])
+
+
+def _add_bos(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
+    """Prompts begin with the BOS token only where the file says so."""
+    if not fields.get("tokenizer.ggml.add_bos_token", False):
+        return
+    bos_id = fields["tokenizer.ggml.bos_token_id"]
+    bos = fields["tokenizer.ggml.tokens"][bos_id]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_id)]
+    )

@@ -1,0 +1,116 @@
+"""The parts of a transformer layer, over a backend's kernels. Weights are packed at load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor_service.kernels.backend import Backend, KVStorage, PackedWeight
+from executor_service.models.config import ModelConfig
+from executor_service.models.weights import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """What every layer of one step reads."""
+
+    kv: KVStorage
+    cos: Tensor
+    """[num_tokens, head_dim / 2] float32"""
+    sin: Tensor
+    step: Any
+    """The backend's own, from `begin_step`."""
+
+
+class Linear:
+    """One or several projections of the same input, stacked by rows."""
+
+    def __init__(self, backend: Backend, weight: Tensor, bias: Tensor | None) -> None:
+        self._backend = backend
+        self._weight: PackedWeight = backend.prepare_weight(weight.to(backend.dtype))
+        self._bias = None if bias is None else bias.to(backend.device, backend.dtype)
+        self.num_bytes = weight.numel() * backend.dtype.itemsize
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._backend.linear(x, self._weight, self._bias)
+
+
+class RMSNorm:
+    def __init__(self, backend: Backend, weight: Tensor, eps: float) -> None:
+        self._backend = backend
+        self._weight = weight.to(backend.device, backend.dtype)
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._backend.rms_norm(x, self._weight, self._eps)
+
+    def after_adding(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Adds x to `residual` in place; returns the norm of the sum."""
+        return self._backend.add_rms_norm(x, residual, self._weight, self._eps)
+
+
+class Attention:
+    """Grouped-query self-attention over the paged pool."""
+
+    def __init__(
+        self, backend: Backend, config: ModelConfig, source: WeightSource, index: int
+    ) -> None:
+        prefix = f"model.layers.{index}.self_attn."
+        self._backend = backend
+        self._index = index
+        self._head_dim = config.head_dim
+        self._sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        self._scale = config.head_dim**-0.5
+        self._qkv = stacked(
+            backend, source, [prefix + f"{part}_proj" for part in "qkv"], config.qkv_bias
+        )
+        self._output = stacked(backend, source, [prefix + "o_proj"], config.output_bias)
+        self.num_bytes = self._qkv.num_bytes + self._output.num_bytes
+        self._norms: tuple[RMSNorm, RMSNorm] | None = None
+        if config.qk_norm:
+            q_norm, k_norm = (
+                RMSNorm(backend, source.tensor(f"{prefix}{part}_norm.weight"), config.rms_norm_eps)
+                for part in "qk"
+            )
+            self._norms = q_norm, k_norm
+
+    def __call__(self, x: Tensor, inputs: StepInputs) -> Tensor:
+        """[num_tokens, hidden_size] -> the same"""
+        heads = self._qkv(x).view(x.shape[0], -1, self._head_dim)
+        q, k, v = heads.split(self._sizes, dim=1)
+        if self._norms is not None:
+            q, k = self._norms[0](q), self._norms[1](k)
+        q = self._backend.rotary(q, inputs.cos, inputs.sin)
+        k = self._backend.rotary(k, inputs.cos, inputs.sin)
+        self._backend.write_kv(inputs.kv, self._index, k, v, inputs.step)
+        mixed = self._backend.attention(q, inputs.kv, self._index, self._scale, inputs.step)
+        return self._output(mixed.view(x.shape[0], -1))
+
+
+class FeedForward:
+    """The gated MLP."""
+
+    def __init__(
+        self, backend: Backend, config: ModelConfig, source: WeightSource, index: int
+    ) -> None:
+        prefix = f"model.layers.{index}.mlp."
+        self._backend = backend
+        names = [prefix + "gate_proj", prefix + "up_proj"]
+        self._gate_up = stacked(backend, source, names, config.mlp_bias)
+        self._down = stacked(backend, source, [prefix + "down_proj"], config.mlp_bias)
+        self.num_bytes = self._gate_up.num_bytes + self._down.num_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(self._backend.silu_mul(self._gate_up(x)))
+
+
+def stacked(backend: Backend, source: WeightSource, names: Sequence[str], bias: object) -> Linear:
+    """One Linear of the named projections; `bias` says whether they have one."""
+    weight = torch.cat([source.tensor(f"{name}.weight") for name in names])
+    if not bias:
+        return Linear(backend, weight, None)
+    return Linear(backend, weight, torch.cat([source.tensor(f"{name}.bias") for name in names]))

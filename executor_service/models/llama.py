@@ -1,0 +1,91 @@
+"""The Llama-shaped family: Llama, SmolLM, Mistral, Qwen2, Qwen3, and whatever else is the same.
+
+Differences between members (biases, norms of q and k, tied embeddings) are fields of
+`ModelConfig`, not branches by name.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from executor_service.kernels.backend import Backend, KVStorage, StepLayout
+from executor_service.models.config import ModelConfig
+from executor_service.models.layers import (
+    Attention,
+    FeedForward,
+    Linear,
+    RMSNorm,
+    StepInputs,
+)
+from executor_service.models.rope import angle_table, inverse_frequencies, magnitude
+from executor_service.models.weights import Progress, WeightSource
+
+
+class Layer:
+    def __init__(
+        self, backend: Backend, config: ModelConfig, source: WeightSource, index: int
+    ) -> None:
+        prefix = f"model.layers.{index}."
+        eps = config.rms_norm_eps
+        before, after = "input_layernorm.weight", "post_attention_layernorm.weight"
+        self.attention_norm = RMSNorm(backend, source.tensor(prefix + before), eps)
+        self.attention = Attention(backend, config, source, index)
+        self.feed_forward_norm = RMSNorm(backend, source.tensor(prefix + after), eps)
+        self.feed_forward = FeedForward(backend, config, source, index)
+        self.num_bytes = self.attention.num_bytes + self.feed_forward.num_bytes
+
+
+class LlamaModel:
+    """Weights on one device; computes hidden states and logits. Holds no sequence's state."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: ModelConfig,
+        source: WeightSource,
+        max_positions: int,
+        progress: Progress,
+    ) -> None:
+        self._backend = backend
+        self.config = config
+        embedding = source.tensor("model.embed_tokens.weight")
+        self._embedding = embedding.to(backend.device, backend.dtype)
+        self._layers: list[Layer] = []
+        for index in range(config.num_layers):
+            progress(index, config.num_layers, "weights")
+            self._layers.append(Layer(backend, config, source, index))
+        norm = source.tensor("model.norm.weight")
+        self._norm = RMSNorm(backend, norm, config.rms_norm_eps)
+        tied = config.tie_word_embeddings
+        self._head = Linear(backend, embedding if tied else source.tensor("lm_head.weight"), None)
+        inverse = inverse_frequencies(config.rope, config.head_dim)
+        cos, sin = angle_table(inverse, magnitude(config.rope), max_positions)
+        self._cos, self._sin = cos.to(backend.device), sin.to(backend.device)
+        self.num_bytes = embedding.numel() * backend.dtype.itemsize + self._head.num_bytes
+        self.num_bytes += sum(layer.num_bytes for layer in self._layers)
+        progress(config.num_layers, config.num_layers, "weights")
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, layout: StepLayout, kv: KVStorage
+    ) -> Tensor:
+        """token_ids, positions: [num_tokens] int64 -> normed hidden states [num_tokens, hidden].
+
+        Writes the tokens' K and V to the pool.
+        """
+        inputs = StepInputs(
+            kv=kv,
+            cos=self._cos.index_select(0, positions),
+            sin=self._sin.index_select(0, positions),
+            step=self._backend.begin_step(layout, kv),
+        )
+        residual = self._embedding.index_select(0, token_ids)
+        x = torch.zeros_like(residual)
+        for layer in self._layers:
+            x = layer.attention(layer.attention_norm.after_adding(x, residual), inputs)
+            x = layer.feed_forward(layer.feed_forward_norm.after_adding(x, residual))
+        return self._norm.after_adding(x, residual)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[num_rows, hidden] -> [num_rows, vocab_size] float32"""
+        return self._head(hidden).float()

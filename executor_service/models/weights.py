@@ -1,0 +1,21 @@
+"""Where weights come from, as the model sees it: tensors by their HF name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, what) as loading goes on; units are those of the caller."""
+
+
+class WeightSource(Protocol):
+    """An opened checkpoint."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str) -> Tensor:
+        """float32, in HF's shape and row order. Raises ModelError if it is not there."""
+        ...

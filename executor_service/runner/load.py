@@ -1,0 +1,161 @@
+"""Builds a runner from flags: files, weights, pool, warm-up."""
+
+from __future__ import annotations
+
+import os
+from array import array
+
+import torch
+
+from common.errors import ConfigError
+from common.kv_size import block_bytes, kv_bytes_per_token
+from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
+from executor_service.config import ExecutorConfig
+from executor_service.kernels.backend import KVShape
+from executor_service.kernels.cpu import CpuBackend
+from executor_service.memory.kv_pool import KVPool
+from executor_service.memory.sizing import PoolRequest, available_memory, num_pool_blocks
+from executor_service.models.checkpoint import Checkpoint, open_checkpoint
+from executor_service.models.config import ModelConfig
+from executor_service.models.llama import LlamaModel
+from executor_service.models.source import default_name, locate
+from executor_service.models.weights import Progress
+from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.spec import ExecutorSpec
+
+_FLOAT32 = "float32"
+_FLOAT32_BYTES = 4
+_WARM_UP_TOKENS = 64
+_ROWS_PER_SEQUENCE = 2
+"""A sequence that leaves and the one that takes its place may both hold a row for a step."""
+
+
+def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
+    """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
+    _refuse_unsupported(config)
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    checkpoint = open_checkpoint(locate(config.model, config.revision))
+    max_model_len = _max_model_len(config, checkpoint.config)
+    backend = CpuBackend()
+    with torch.inference_mode():
+        model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
+        pool = KVPool(backend, _pool_shape(config, checkpoint.config, max_model_len))
+    spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes)
+    runner = ModelRunner(spec, checkpoint.files, model, pool)
+    progress(0, 1, "warm-up")
+    _warm_up(runner)
+    progress(1, 1, "warm-up")
+    return runner
+
+
+def _refuse_unsupported(config: ExecutorConfig) -> None:
+    if config.device != "cpu":
+        raise ConfigError(f"--device {config.device} is not supported; cpu is")
+    for flag, value in (("--dtype", config.dtype), ("--kv-cache-dtype", config.kv_cache_dtype)):
+        if value not in ("auto", _FLOAT32):
+            raise ConfigError(f"{flag} {value}: the CPU computes in {_FLOAT32} only")
+
+
+def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
+    limit = model.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > limit:
+        raise ConfigError(
+            f"--max-model-len {config.max_model_len} is beyond the model's limit of {limit} tokens"
+        )
+    return config.max_model_len or limit
+
+
+def _pool_shape(config: ExecutorConfig, model: ModelConfig, max_model_len: int) -> KVShape:
+    request = PoolRequest(
+        num_blocks=config.num_blocks,
+        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+    )
+    per_block = block_bytes(
+        block_size=config.block_size,
+        num_layers=model.num_layers,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        element_bytes=_FLOAT32_BYTES,
+    )
+    return KVShape(
+        num_layers=model.num_layers,
+        num_blocks=num_pool_blocks(request, per_block, available_memory),
+        block_size=config.block_size,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+    )
+
+
+def _spec(
+    config: ExecutorConfig,
+    checkpoint: Checkpoint,
+    pool: KVPool,
+    max_model_len: int,
+    weights_bytes: int,
+) -> ExecutorSpec:
+    model = checkpoint.config
+    return ExecutorSpec(
+        fingerprint=checkpoint.fingerprint,
+        model_name=config.served_model_name or default_name(config.model),
+        block_size=config.block_size,
+        num_blocks=pool.shape.num_blocks,
+        max_rows=config.max_num_seqs * _ROWS_PER_SEQUENCE,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        vocab_size=model.vocab_size,
+        kv_bytes_per_token=int(
+            kv_bytes_per_token(
+                num_layers=model.num_layers,
+                num_kv_heads=model.num_kv_heads,
+                head_dim=model.head_dim,
+                element_bytes=_FLOAT32_BYTES,
+            )
+        ),
+        dtype=_FLOAT32,
+        kv_cache_dtype=_FLOAT32,
+        device=config.device,
+        weights_bytes=weights_bytes,
+        kv_bytes=pool.num_bytes,
+    )
+
+
+def _warm_up(runner: ModelRunner) -> None:
+    """One prompt and one decode through every kernel; first calls plan and allocate."""
+    spec = runner.spec
+    length = min(
+        _WARM_UP_TOKENS,
+        spec.max_model_len - 1,
+        spec.max_num_batched_tokens,
+        spec.num_blocks * spec.block_size - 1,
+    )
+    sequence = SequenceSpec(
+        sequence_id=SequenceId(0),
+        index=0,
+        num_prompt_tokens=length,
+        params=SamplingParams(temperature=1.0, top_p=0.9),
+    )
+    history = array(TOKEN_TYPECODE, [0] * (length + 1))
+    table = array(TOKEN_TYPECODE, range(-(-(length + 1) // spec.block_size)))
+    for start, count in ((0, length), (length, 1)):
+        runner.execute(_warm_up_plan(sequence, history, table, start, count))
+    runner.forget_samples()
+
+
+def _warm_up_plan(
+    sequence: SequenceSpec, history: array[int], table: array[int], start: int, count: int
+) -> StepPlan:
+    return StepPlan(
+        step_id=0,
+        sequences=[sequence],
+        starts=array(TOKEN_TYPECODE, [start]),
+        lengths=array(TOKEN_TYPECODE, [count]),
+        token_buffers=[history],
+        token_lengths=array(TOKEN_TYPECODE, [start + count]),
+        table_buffers=[table],
+        table_lengths=array(TOKEN_TYPECODE, [len(table)]),
+        num_samples=array(TOKEN_TYPECODE, [1]),
+        sampled=[sequence],
+    )

@@ -1,0 +1,146 @@
+"""Draws the next token of each row by its own parameters and its own random numbers.
+
+Every row is computed alone, so neighbours cannot change it. The order is: logit bias, penalties,
+min_tokens, temperature, top-k, top-p, min-p; then one Philox uniform per token and the inverse of
+the cumulative distribution in float32, over the kept tokens in ascending id.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from common.philox import Purpose, uniforms
+from common.plan import ErrorCode, SamplingParams, SequenceSpec, TokenLogprobs
+from executor_service.runner.logprobs import best_tokens, token_logprobs
+from executor_service.runner.penalties import adjust, adjusts
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTask:
+    """One token to draw."""
+
+    spec: SequenceSpec
+    row: int
+    """Of the logits; several tasks of one request may share it."""
+    history: array[int]
+    """Prompt and outputs, with the input that was pending. The token's position is its length."""
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.history) - self.spec.num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    token: int
+    logprobs: TokenLogprobs | None = None
+
+
+def sample(logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorCode]:
+    """One answer per task. logits: [num_rows, vocab_size] float32 on the host; not changed."""
+    largest, best = logits.max(dim=1)
+    finite, first = torch.isfinite(largest).tolist(), best.tolist()
+    draws = _draws(tasks)
+    rows = logits.numpy()
+    answers: list[Sampled | ErrorCode] = []
+    for task, uniform in zip(tasks, draws, strict=True):
+        if not finite[task.row]:
+            answers.append(ErrorCode.NON_FINITE)
+            continue
+        params, row = task.spec.params, rows[task.row]
+        if params.is_greedy and not adjusts(params, task.num_outputs):
+            token: int | None = first[task.row]
+        else:
+            token = _draw(row, task, uniform)
+        if token is None:
+            answers.append(ErrorCode.NO_CANDIDATE)
+            continue
+        wanted = params.num_logprobs
+        logprobs = None if wanted is None else token_logprobs(row, token, wanted)
+        answers.append(Sampled(token=token, logprobs=logprobs))
+    return answers
+
+
+def _draws(tasks: Sequence[SampleTask]) -> list[np.float32]:
+    """One uniform per task; a place nobody asks costs nothing."""
+    random = [i for i, task in enumerate(tasks) if not task.spec.params.is_greedy]
+    draws = [np.float32(0)] * len(tasks)
+    if random:
+        values = uniforms(
+            [tasks[i].spec.params.seed for i in random],
+            [len(tasks[i].history) for i in random],
+            [tasks[i].spec.index for i in random],
+            Purpose.SAMPLE,
+        )
+        for i, value in zip(random, values, strict=True):
+            draws[i] = value
+    return draws
+
+
+def _draw(row: Floats, task: SampleTask, uniform: np.float32) -> int | None:
+    params = task.spec.params
+    logits = row
+    if adjusts(params, task.num_outputs):
+        logits = row.copy()
+        adjust(logits, params, task.history, task.spec.num_prompt_tokens)
+    largest = logits.max()
+    if largest == -np.inf:
+        return None
+    if params.is_greedy:
+        return int(logits.argmax())
+    return draw_token(logits, params, uniform)
+
+
+def draw_token(logits: Floats, params: SamplingParams, uniform: np.float32) -> int:
+    """Temperature and truncations, then the token at `uniform` of what is kept.
+
+    logits: [vocab_size] after penalties, with a finite maximum.
+    """
+    token_ids, weights = kept_tokens(logits, params)
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    distribution = (cumulative / cumulative[-1]).astype(np.float32)
+    place = int(np.searchsorted(distribution, uniform, side="left"))
+    return int(token_ids[min(place, len(token_ids) - 1)])
+
+
+def kept_tokens(logits: Floats, params: SamplingParams) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Ids that may be drawn, ascending, and their unnormalized probabilities, largest 1.
+
+    At an edge of equal values the lower ids are kept. A token whose probability underflows to 0
+    is not kept, as a uniform of exactly 0 would draw it.
+    """
+    temperature = np.float32(params.temperature)
+    if 0 < params.top_k < len(logits):
+        token_ids = np.sort(best_tokens(logits, params.top_k))
+    else:
+        token_ids = np.arange(len(logits))
+    chosen = logits[token_ids]
+    weights = np.exp((chosen - chosen.max()) / temperature)
+    kept = weights > 0
+    if params.top_p < 1.0:
+        kept &= _nucleus(weights, params.top_p)
+    if params.min_p > 0.0:
+        kept &= weights >= np.float32(params.min_p)
+    return token_ids[kept], weights[kept]
+
+
+def _nucleus(weights: Floats, top_p: float) -> npt.NDArray[np.bool_]:
+    """The fewest largest weights that hold `top_p` of the total; never none."""
+    total = weights.sum(dtype=np.float64)
+    # All that is below this together holds less than 1 - top_p, so none of it needs sorting.
+    floor = (1.0 - top_p) * total / len(weights)
+    candidates = np.flatnonzero(weights >= min(floor, 1.0))
+    order = candidates[np.argsort(-weights[candidates], kind="stable")]
+    before = np.cumsum(weights[order], dtype=np.float64) - weights[order]
+    kept = np.zeros(len(weights), np.bool_)
+    kept[order[before < top_p * total]] = True
+    return kept
