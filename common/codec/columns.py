@@ -17,6 +17,8 @@ INT32 = np.dtype("<i4")
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
+_EMPTY = np.empty(0, INT32)
+
 if sys.byteorder != "little":  # array.tobytes is the wire format only on little-endian machines
     raise ImportError("the step codec runs on little-endian machines alone")
 
@@ -32,10 +34,12 @@ def pack_u64(values: Iterable[int]) -> bytes:
 
 def unpack(data: bytes, name: str) -> Int32s:
     """Reads a u32 column whose values have to be below 2^31."""
+    if not data:
+        return _EMPTY
     if len(data) % 4:
         raise ResyncError(f"column {name} has {len(data)} bytes")
     values = np.frombuffer(data, INT32)
-    if values.size and values.min() < 0:
+    if values.min() < 0:
         raise ResyncError(f"column {name} holds a value of 2^31 or more")
     return values
 
@@ -48,11 +52,9 @@ def unpack_f32(data: bytes, name: str) -> list[float]:
     return _unpack_any(data, "<f4", name)
 
 
-def to_array(values: Any) -> array[int]:
+def to_array(values: Int32s | Int64s) -> array[int]:
     """A numpy integer column as an array of TOKEN_TYPECODE."""
-    column = array(TOKEN_TYPECODE)
-    column.frombytes(np.ascontiguousarray(values, INT32).tobytes())
-    return column
+    return array(TOKEN_TYPECODE, values.astype(INT32, copy=False).tobytes())
 
 
 def _unpack_any(data: bytes, dtype: str, name: str) -> list[Any]:

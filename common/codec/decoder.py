@@ -8,6 +8,7 @@ earlier plans keep the old buffer. It is never resized, so it may be viewed by n
 from __future__ import annotations
 
 from array import array
+from typing import cast
 
 import numpy as np
 
@@ -63,12 +64,11 @@ class PlanDecoder:
         body = message.plan
         released = self._release(unpack(body.released, "released"))
         self._open_rows(body)
-        rows = self._known_rows(unpack(body.rows, "rows"), "rows")
-        specs = list(map(self._specs.__getitem__, rows))
+        rows = unpack(body.rows, "rows")
         plan = StepPlan(step_id=message.step_id, num_decodes=body.num_decodes, released=released)
-        plan.sequences = specs  # type: ignore[assignment]
+        plan.sequences = self._specs_of(rows, "rows")
         self._read_chunks(plan, body)
-        self._grow(plan, body, np.array(rows, np.int64))
+        self._grow(plan, body, rows)
         plan.copy_sources = to_array(unpack(body.copy_sources, "copy_sources"))
         plan.copy_destinations = to_array(unpack(body.copy_destinations, "copy_destinations"))
         if len(plan.copy_sources) != len(plan.copy_destinations):
@@ -80,9 +80,8 @@ class PlanDecoder:
 
     def _release(self, rows: Int32s) -> list[SequenceId]:
         released = []
-        for row in self._known_rows(rows, "released"):
-            spec = self._specs[row]
-            if spec is None:
+        for row, spec in zip(rows.tolist(), self._specs_of(rows, "released"), strict=True):
+            if not self._in_use[row]:
                 raise ResyncError(f"row {row} is released twice")
             self._specs[row] = None
             self._in_use[row] = False
@@ -103,13 +102,15 @@ class PlanDecoder:
             self._in_use[new.row] = True
             self._row_of[spec.sequence_id] = new.row
 
-    def _known_rows(self, rows: Int32s, name: str) -> list[int]:
-        if rows.size and rows.max() >= self._max_rows:
+    def _specs_of(self, rows: Int32s, name: str) -> list[SequenceSpec]:
+        if not rows.size:
+            return []
+        if rows.max() >= self._max_rows:
             raise ResyncError(f"column {name} names a row beyond {self._max_rows}")
         if not self._in_use[rows].all():
             raise ResyncError(f"column {name} names a row that is not in use")
-        listed: list[int] = rows.tolist()
-        return listed
+        specs = list(map(self._specs.__getitem__, rows.tolist()))
+        return cast(list[SequenceSpec], specs)
 
     def _read_chunks(self, plan: StepPlan, body: executor_pb2.StepPlan) -> None:
         num_chunks, num_decodes = len(plan.sequences), body.num_decodes
@@ -122,29 +123,27 @@ class PlanDecoder:
                 f"{num_chunks} chunks, {num_decodes} of them decodes, with {len(starts)} starts,"
                 f" {len(lengths)} lengths and {len(num_samples)} sample counts"
             )
-        ones = np.ones(num_decodes, np.int32)
+        ones = array(TOKEN_TYPECODE, (1,)) * num_decodes
         plan.starts = to_array(starts)
-        plan.lengths = to_array(np.concatenate((ones, lengths)))
-        plan.num_samples = to_array(np.concatenate((ones, num_samples)))
-        sample_rows = self._known_rows(unpack(body.sample_rows, "sample_rows"), "sample_rows")
-        if len(sample_rows) != int(num_samples.sum(dtype=np.int64)):
+        plan.lengths = ones + to_array(lengths)
+        plan.num_samples = ones + to_array(num_samples)
+        sampled = self._specs_of(unpack(body.sample_rows, "sample_rows"), "sample_rows")
+        if len(sampled) != int(num_samples.sum(dtype=np.int64)):
             raise ResyncError("sample_rows does not fit num_samples")
-        plan.sampled = plan.sequences[:num_decodes]
-        plan.sampled += [self._specs[row] for row in sample_rows]  # type: ignore[misc]
+        plan.sampled = plan.sequences[:num_decodes] + sampled
 
-    def _grow(self, plan: StepPlan, body: executor_pb2.StepPlan, rows: Int64s) -> None:
-        num_chunks = len(rows)
+    def _grow(self, plan: StepPlan, body: executor_pb2.StepPlan, rows: Int32s) -> None:
         named = np.zeros(self._max_rows, np.bool_)
         named[rows] = True
-        if np.count_nonzero(named) != num_chunks:
+        if np.count_nonzero(named) != len(rows):
             raise ResyncError("a row has two chunks in one plan")
-        growth = np.zeros(num_chunks, np.int64)
+        growth = np.zeros(len(rows), np.int64)
         growth[: body.num_decodes] = 1
         _spread(growth, body.token_growth_chunks, body.token_growth_counts, "token_growth")
         plan.token_buffers, plan.token_lengths = self._histories.grow(
             rows, growth, unpack(body.tokens, "tokens"), "tokens"
         )
-        growth = np.zeros(num_chunks, np.int64)
+        growth[:] = 0
         _spread(growth, body.block_growth_chunks, body.block_growth_counts, "block_growth")
         plan.table_buffers, plan.table_lengths = self._tables.grow(
             rows, growth, unpack(body.blocks, "blocks"), "blocks"
@@ -165,20 +164,24 @@ class _Columns:
         self._rooms[row] = 0
 
     def grow(
-        self, rows: Int64s, growth: Int64s, values: Int32s, name: str
+        self, rows: Int32s, growth: Int64s, values: Int32s, name: str
     ) -> tuple[list[array[int]], array[int]]:
         """Appends growth[i] of the flat values to each row; returns buffers and new lengths."""
         if len(values) != int(growth.sum()):
             raise ResyncError(f"{len(values)} {name} with growth by {int(growth.sum())}")
         before = self._lengths[rows]
+        if not values.size:
+            return self._buffers_of(rows), to_array(before)
         after = before + growth
         for chunk in np.flatnonzero(self._rooms[rows] < after).tolist():
             self._make_room(int(rows[chunk]), int(before[chunk]), int(after[chunk]))
-        buffers = list(map(self._buffers.__getitem__, rows.tolist()))
-        if values.size:
-            self._lengths[rows] = after
-            _append(buffers, before, growth, values)
+        buffers = self._buffers_of(rows)
+        self._lengths[rows] = after
+        _append(buffers, before, growth, values)
         return buffers, to_array(after)
+
+    def _buffers_of(self, rows: Int32s) -> list[array[int]]:
+        return list(map(self._buffers.__getitem__, rows.tolist()))
 
     def _make_room(self, row: int, length: int, needed: int) -> None:
         """Replaces the buffer by a copy of its first `length` entries with twice the room."""
