@@ -152,7 +152,6 @@ class GrpcStepStream:
         self._info = info
         self._encoder = PlanEncoder(info.max_rows)
         self._outgoing: asyncio.Queue[executor_pb2.StepMessage] = asyncio.Queue()
-        self._cancelled = False
         self._call = stub.Execute(self._messages())
 
     def send(self, plan: StepPlan) -> int:
@@ -172,13 +171,13 @@ class GrpcStepStream:
             _lost(error)
         except asyncio.CancelledError:
             # gRPC says so too when the call, not this task, was cancelled.
-            if not self._cancelled:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
             raise ExecutorLostError("the step stream was cancelled") from None
         raise ExecutorLostError("the executor ended the step stream")
 
     def cancel(self) -> None:
-        self._cancelled = True
         self._call.cancel()
 
     async def _messages(self) -> AsyncIterator[executor_pb2.StepMessage]:

@@ -13,9 +13,9 @@ from scheduler_service.engine.messages import ModelReady
 
 log = logging.getLogger(__name__)
 
-ROWS_PER_SEQUENCE = 3
-"""Rows of the stream's memory per place in the batch. One step may run a sequence in every place,
-preempt and replace as many, and sample as many forks that have to wait for a place."""
+ROWS_PER_SEQUENCE = 2
+"""Rows of the stream's memory per place in the batch: one step may sample as many forks, which have
+to wait for a place, as there are places; their rows are released by the plan after."""
 
 
 class ServedModel:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from common.plan import SamplingParams, TokenLogprobs
 from scheduler_service.config import SchedulerConfig
+from scheduler_service.engine.executor_client import ExecutorClient
 from scheduler_service.engine.loop import EngineLoop
 from scheduler_service.engine.messages import (
     Abort,
@@ -183,7 +184,7 @@ class Harness:
         self,
         loop: EngineLoop,
         running: asyncio.Task[None],
-        clients: Sequence[FakeExecutorClient],
+        clients: Sequence[ExecutorClient],
     ) -> None:
         self.loop = loop
         self.clients = list(clients)
@@ -192,7 +193,10 @@ class Harness:
 
     @property
     def client(self) -> FakeExecutorClient:
-        return self.clients[0]
+        """The scripted one, where there is one."""
+        client = self.clients[0]
+        assert isinstance(client, FakeExecutorClient)
+        return client
 
     @property
     def core(self):  # type: ignore[no-untyped-def]
@@ -206,7 +210,7 @@ class Harness:
 
 @contextlib.asynccontextmanager
 async def engine(
-    *clients: FakeExecutorClient, wait_ready: float | None = 20.0, **flags: object
+    *clients: ExecutorClient, wait_ready: float | None = 20.0, **flags: object
 ) -> AsyncIterator[Harness]:
     """A running loop. `flags` change CONFIG."""
     clients = clients or (FakeExecutorClient(),)
