@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from array import array
 
 import pytest
+from msgspec import structs
 
 from common.errors import DeadlineError, InvalidRequestError
 from scheduler_service.api.served_model import ServedModel, load_served_model
 from scheduler_service.api.submission import prepare
 from tests.scheduler_service.api.builders import make_request
 from tests.scheduler_service.api.conftest import model_ready
-from tests.support.smol_files import smol_files
 from tests.support.tiny_tokenizers import byte_fallback_tokenizer
 
 
 @pytest.fixture
-async def short_model() -> ServedModel:
+def short_model(model: ServedModel) -> ServedModel:
     """A context of 64 tokens."""
-    files = {name: data for name, data in smol_files().items() if name != "chat_template.jinja"}
-    return await load_served_model(model_ready(files=files, max_model_len=64), None)
+    return dataclasses.replace(model, info=structs.replace(model.info, max_model_len=64))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,8 @@ async def test_bos_is_added_to_a_text_by_the_models_rule_and_never_twice() -> No
     assert list(text.prompt_token_ids).count(1) == 1
 
 
-async def test_a_tokenizer_beyond_the_model_is_refused_not_sent(tokenizer: object) -> None:
-    files = {"tokenizer.json": smol_files()["tokenizer.json"]}
-    model = await load_served_model(model_ready(files=files, vocab_size=1000), None)
+async def test_a_tokenizer_beyond_the_model_is_refused_not_sent(model: ServedModel) -> None:
+    model = dataclasses.replace(model, info=structs.replace(model.info, vocab_size=1000))
     with pytest.raises(InvalidRequestError, match="does not have") as raised:
         await prepare(make_request("Gertrude Umay"), model, 0.0)
     assert raised.value.field == "prompt"
