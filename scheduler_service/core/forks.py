@@ -32,7 +32,8 @@ class SharedTails:
         return len(self._by_sequence)
 
     def add(self, owners: list[Sequence]) -> None:
-        tail = SharedTail(owners[0].table.block_ids[-1], owners)
+        # The parent's table may go on; a fork's ends in the shared block.
+        tail = SharedTail(owners[-1].table.block_ids[-1], owners)
         for owner in owners:
             self._by_sequence[owner] = tail
 

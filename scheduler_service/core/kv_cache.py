@@ -128,8 +128,11 @@ class KVCacheManager:
         return num_blocks
 
     def share(self, parent: Sequence, child: Sequence) -> None:
-        """The child names every block of the parent and holds the same node."""
-        block_ids = parent.table.block_ids
+        """The child names every block that the parent has planned to fill, and holds the same node.
+
+        The parent may own one more: grown for a step that was voided.
+        """
+        block_ids = parent.table.block_ids[: self.num_blocks_for(parent.num_planned_tokens)]
         self.pool.acquire(block_ids)
         child.table = BlockTable(block_ids)
         if parent.node is not None:
