@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 KILL_MARGIN_S = 5.0
 """Beyond --shutdown-timeout, for children to end after their requests have."""
+ECHO_S = 0.5
+"""Signals closer than this are one: some senders signal a process and then its group as well."""
 MAX_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
 
@@ -51,6 +53,8 @@ class ChildExit:
 @dataclass(frozen=True, slots=True)
 class Signal:
     number: int
+    at: float
+    """By time.monotonic."""
 
 
 Message = ChildReport | ChildExit | Signal
@@ -92,13 +96,13 @@ class Supervisor:
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._children: list[Child] = []
         self._is_announced = False
-        self._ends_by: float | None = None
-        """When draining children are killed; None while nobody asked to stop."""
+        self._drained_at: float | None = None
+        """When somebody asked to stop; None: nobody did."""
 
     def run(self) -> int:
         """Returns the exit status once every child has ended."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: self._messages.put(Signal(number)))
+            signal.signal(number, self._signalled)
         with (
             settled_ports(self._config) as config,
             tempfile.TemporaryDirectory(prefix="octavo-") as directory,
@@ -110,6 +114,10 @@ class Supervisor:
                 return self._watch()
             finally:
                 self._kill_all()
+
+    def _signalled(self, number: int, _: object) -> None:
+        """On the main thread, wherever that is: a SimpleQueue may be put to from a handler."""
+        self._messages.put(Signal(number, time.monotonic()))
 
     def _watch(self) -> int:
         while True:
@@ -125,14 +133,18 @@ class Supervisor:
                     exit_status = self._child_ended(child, status)
                     if exit_status is not None:
                         return exit_status
-                case Signal(number):
-                    if self._ends_by is not None:
+                case Signal(number, at):
+                    if self._drained_at is None:
+                        self._drain(at)
+                    elif at - self._drained_at >= ECHO_S:
                         log.warning("a second signal; ending at once")
                         return 128 + number
-                    self._drain()
 
     def _patience_s(self) -> float | None:
-        return None if self._ends_by is None else max(0.0, self._ends_by - time.monotonic())
+        if self._drained_at is None:
+            return None
+        ends_by = self._drained_at + self._config.shutdown_timeout + KILL_MARGIN_S
+        return max(0.0, ends_by - time.monotonic())
 
     def _start(self, child: Child) -> None:
         argv = [*self._command, *to_argv(child.config, SchedulerConfig)]
@@ -187,7 +199,7 @@ class Supervisor:
         if child.process is not None:
             child.process.stop(0)  # it has ended: this only closes our ends of its pipes
         child.process = None
-        if self._ends_by is not None:
+        if self._drained_at is not None:
             is_last = all(other.process is None for other in self._children)
             return 0 if is_last else None
         reason = child.failure or f"exit status {status}"
@@ -208,9 +220,9 @@ class Supervisor:
         log.error("%s", message)
         self._status.failed(message)
 
-    def _drain(self) -> None:
+    def _drain(self, now: float) -> None:
         log.info("draining", extra={"timeout_s": self._config.shutdown_timeout})
-        self._ends_by = time.monotonic() + self._config.shutdown_timeout + KILL_MARGIN_S
+        self._drained_at = now
         for child in self._children:
             if child.process is not None:
                 child.process.terminate()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from common.process import ChildProcess
-from scheduler_service.app.supervisor import MAX_RESTARTS
+from scheduler_service.app.supervisor import ECHO_S, MAX_RESTARTS
 from tests.support.processes import eventually, is_gone
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,9 +124,19 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
     supervised.wait_for("ready")
     supervised.signal()
     assert eventually(lambda: all(is_gone(pid) for pid in supervised.pids("engine")))
+    assert supervised.process.wait(ECHO_S + 0.1) is None
     supervised.signal(signal.SIGINT)
-    status = supervised.process.wait(5.0)
-    assert status is not None and status != 0
+    assert supervised.process.wait(5.0) == 128 + signal.SIGINT
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(start: Start) -> None:
+    supervised = start("drains-slowly")
+    supervised.wait_for("ready")
+    supervised.signal()
+    supervised.signal()
+    assert supervised.process.wait(0.5) is None
+    (supervised.directory / "drained").touch()
+    assert supervised.process.wait(20.0) == 0
 
 
 def test_a_child_that_ignores_sigterm_is_killed_when_its_time_is_up(start: Start) -> None:
