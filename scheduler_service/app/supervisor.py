@@ -200,6 +200,8 @@ class Supervisor:
             child.process.stop(0)  # it has ended: this only closes our ends of its pipes
         child.process = None
         if self._drained_at is not None:
+            if child.config.role == "engine":
+                self._terminate("api")
             is_last = all(other.process is None for other in self._children)
             return 0 if is_last else None
         reason = child.failure or f"exit status {status}"
@@ -221,11 +223,23 @@ class Supervisor:
         self._status.failed(message)
 
     def _drain(self, now: float) -> None:
+        """The step loop first: it ends when its last request has, and until then the workers
+        answer, to say that they are not ready and to refuse new requests."""
         log.info("draining", extra={"timeout_s": self._config.shutdown_timeout})
         self._drained_at = now
-        for child in self._children:
-            if child.process is not None:
-                child.process.terminate()
+        if not self._terminate("engine"):
+            self._terminate("api")
+
+    def _terminate(self, role: str) -> int:
+        """Asks the processes of that role to end; returns how many there are."""
+        processes = [
+            child.process
+            for child in self._children
+            if child.config.role == role and child.process is not None
+        ]
+        for process in processes:
+            process.terminate()
+        return len(processes)
 
     def _kill_all(self) -> None:
         for child in self._children:

@@ -5,6 +5,7 @@ It turns the cores' events into outbox entries and takes the times in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -101,22 +102,22 @@ class LiveRequests:
             self._metrics.queue_time_s.observe(now - request.arrived_at)
 
     def _publish_tokens(self, events: Events, now: float) -> None:
-        choices, logprobs = self._choices, events.logprobs
-        gaps: dict[float, int] = {}
-        for position, (key, token) in enumerate(zip(events.keys, events.tokens, strict=True)):
-            choice = choices.get(key)
-            if choice is None:
-                choice = self._open_choice(key, now)
-            else:
-                # Most choices had their last token in one step: a single entry for all of them.
-                gaps[choice.last_token_at] = gaps.get(choice.last_token_at, 0) + 1
-                choice.last_token_at = now
-            choice.outbox.put_token(choice.handle, choice.index, token)
-            if logprobs and (entry := logprobs.get(position)):
-                choice.outbox.put_logprobs(entry)
-        for last_token_at, count in gaps.items():
-            self._metrics.inter_token_s.observe(now - last_token_at, count)
-        self._metrics.num_generation_tokens += len(events.keys)
+        choices = [self._choices.get(key) or self._open_choice(key, now) for key in events.keys]
+        # Most had their last token in one step: a single observation for all of them.
+        for last_token_at, count in Counter([choice.last_token_at for choice in choices]).items():
+            if last_token_at != now:
+                self._metrics.inter_token_s.observe(now - last_token_at, count)
+        for choice in choices:
+            choice.last_token_at = now
+        if len({choice.outbox for choice in choices}) == 1 and not events.logprobs:
+            choices[0].outbox.put_tokens(
+                [choice.handle for choice in choices],
+                [choice.index for choice in choices],
+                events.tokens,
+            )
+        else:
+            _put_one_by_one(choices, events)
+        self._metrics.num_generation_tokens += len(choices)
         self.last_token_at = now
 
     def _open_choice(self, key: SequenceKey, now: float) -> LiveChoice:
@@ -186,3 +187,10 @@ class LiveRequests:
         lengths = {output.index: len(output.token_ids) for output in outputs}
         for index, length in (lengths or dict.fromkeys(range(request.n), 0)).items():
             self._end_choice(request.request_id, live, index, FinishReason.ERROR, length, message)
+
+
+def _put_one_by_one(choices: list[LiveChoice], events: Events) -> None:
+    for position, (choice, token) in enumerate(zip(choices, events.tokens, strict=True)):
+        choice.outbox.put_token(choice.handle, choice.index, token)
+        if entry := events.logprobs.get(position):
+            choice.outbox.put_logprobs(entry)

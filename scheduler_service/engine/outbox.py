@@ -49,6 +49,13 @@ class Outbox:
         self._tokens.append(token)
         self.num_entries += 1
 
+    def put_tokens(self, handles: list[int], indexes: list[int], tokens: array[int]) -> None:
+        """Like `put_token` for each position of three columns of one length."""
+        self._handles += handles
+        self._indexes += indexes
+        self._tokens.extend(tokens)
+        self.num_entries += len(handles)
+
     def put_logprobs(self, logprobs: TokenLogprobs) -> None:
         """Of the token put last."""
         self._logprobs[len(self._handles) - 1] = logprobs

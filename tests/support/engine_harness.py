@@ -31,6 +31,7 @@ from scheduler_service.engine.outbox import Outbox
 from scheduler_service.engine.server import WorkerLink
 from tests.support.fake_executor_client import FakeExecutorClient
 
+PATIENCE_S = 20.0
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -101,7 +102,7 @@ class RecordingWorker(WorkerLink):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for the end of the first turn after which the condition holds."""
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 if self._running.done():
                     self._running.result()
