@@ -9,10 +9,20 @@ from scheduler_service.core.state import SchedulerState
 
 
 def _give_up_kv(state: SchedulerState, sequence: Sequence) -> None:
+    _fence_forks(state, sequence)
     state.prefixes.forget(sequence)
     state.tails.leave(sequence)
     state.kv.release(sequence, last_ended_step=state.last_ended_step)
     del state.running[sequence.sequence_id]
+
+
+def _fence_forks(state: SchedulerState, sequence: Sequence) -> None:
+    """Choices of one request may name blocks that the tree will get when the step that forked them
+    is confirmed. One that is gone by then holds no node above them, so the others must hold theirs
+    at least until the steps that name its blocks have ended."""
+    for other in state.requests[sequence.key.request_id].values():
+        if other.last_step_id < sequence.last_step_id:
+            other.last_step_id = sequence.last_step_id
 
 
 def preempt(state: SchedulerState, sequence: Sequence) -> None:

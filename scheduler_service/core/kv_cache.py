@@ -187,24 +187,16 @@ class KVCacheManager:
             self.tree.release(fence.node)
 
     def shed_duplicates(self, sequence: Sequence) -> None:
-        """Lets go of nodes whose blocks the sequence has copies of, and commits no more.
+        """Takes blocks that the sequence has copies of out of the tree, and commits no more.
 
         For a sequence alone in a full pool: it must not starve on duplicates that only it holds.
+        What lies below a duplicate goes too; the table keeps the blocks of it that are its own.
         """
         if sequence.node is None:
             return
-        node: RadixNode | None = sequence.node
-        table = sequence.table.block_ids
-        own: RadixNode | None = None
-        while node is not None:
-            start = node.depth - len(node.block_ids)
-            if table[start : node.depth] != node.block_ids:
-                own = None
-            elif own is None:
-                own = node
-            node = node.parent
-        assert own is not None, "a root has no blocks, so it is never a duplicate"
-        self.tree.acquire(own)
-        self.tree.release(sequence.node)
-        sequence.node = own
+        cached = self.tree.path_blocks(Match(sequence.node, len(sequence.node.block_ids), 0))
+        own = next(
+            (i for i, block in enumerate(cached) if block != sequence.table.buffer[i]), len(cached)
+        )
+        sequence.node = self.tree.trim(sequence.node, own)
         sequence.num_committed_blocks = 1 << 60

@@ -39,7 +39,7 @@ def _sequence(
 def _compute(kv: KVCacheManager, sequence: Sequence, num_tokens: int) -> None:
     """As a result that confirms `num_tokens` in all does."""
     kv.grow(sequence, kv.num_blocks_for(num_tokens) - len(sequence.table))
-    sequence.num_computed_tokens = num_tokens
+    sequence.num_computed_tokens = sequence.num_planned_tokens = num_tokens
     kv.commit(sequence)
 
 
@@ -166,7 +166,7 @@ def test_shedding_duplicates_frees_what_only_the_sequence_kept_cached() -> None:
     kv.shed_duplicates(second)
     assert kv.num_available == before + 2
     _compute(kv, second, 12)
-    assert kv.lookup(_sequence(3)).num_blocks == 2
+    assert kv.tree.num_blocks == 0
 
 
 def test_shedding_keeps_the_blocks_the_table_shares_with_the_tree() -> None:
@@ -176,3 +176,16 @@ def test_shedding_keeps_the_blocks_the_table_shares_with_the_tree() -> None:
     kv.shed_duplicates(second)
     assert second.node is not None
     assert second.node.depth == 2
+
+
+def test_shedding_takes_own_blocks_below_a_duplicate_out_of_the_tree_too() -> None:
+    """The sequence computed a block that another had cached meanwhile, and went on below it."""
+    kv = _manager(num_blocks=4)
+    first, second = _started(kv, _sequence(1, PROMPT[:5])), _started(kv, _sequence(2))
+    _compute(kv, first, 4)
+    _compute(kv, second, 8)
+    kv.release(first, last_ended_step=0)
+    assert kv.grow(second, 2) == 1
+    kv.shed_duplicates(second)
+    assert (kv.pool.num_free, kv.tree.num_blocks) == (1, 0)
+    assert kv.grow(second, 1) == 1

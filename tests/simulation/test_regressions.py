@@ -1,0 +1,55 @@
+"""Faults that random traffic has found, as the shortest story of each."""
+
+from __future__ import annotations
+
+from common.plan import SequenceId
+from tests.simulation.world import World
+from tests.support.builders import make_limits, make_request, random_ids
+
+
+def _id(world: World, request_id: str, choice: int = 0) -> SequenceId:
+    sequence_id = world.scheduler.sequence_id_of(world.choice(request_id, choice).key)
+    assert sequence_id is not None
+    return sequence_id
+
+
+def test_forks_of_an_admitted_prompt_take_places_from_those_behind_it() -> None:
+    world = World(make_limits(max_num_seqs=3))
+    world.add(make_request("forks", random_ids(1, 4), n=3, temperature=1.0))
+    world.add(make_request("behind", random_ids(2, 4)))
+    world.plan()
+    world.deliver()
+    world.plan()  # four chunks, if the second prompt came in too
+    world.drain()
+
+
+def test_a_block_grown_for_a_voided_step_is_not_shared_with_forks() -> None:
+    world = World(make_limits(block_size=4, depth=2))
+    world.add(make_request("r", random_ids(1, 8), n=3, temperature=1.0))
+    world.plan()
+    world.plan()  # the parent's first decode takes a third block
+    world.break_stream(num_run=1)
+    world.drain()
+
+
+def test_a_preempted_fork_keeps_what_its_step_names_from_being_evicted() -> None:
+    """The others alone see the fork confirmed, then they give up the blocks it shares with them."""
+    world = World(make_limits(block_size=2, num_blocks=5, depth=2, max_num_seqs=4))
+    world.add(make_request("r", random_ids(1, 8), n=3, max_tokens=2, temperature=1.0))
+    world.plan()
+    world.plan()  # the last free block goes to the parent alone
+    world.preempt(_id(world, "r", 0))
+    world.deliver()
+    world.preempt(_id(world, "r", 1))
+    world.preempt(_id(world, "r", 2))
+    world.drain()
+
+
+def test_a_lone_sequence_is_not_starved_by_duplicates_of_its_own_blocks() -> None:
+    world = World(make_limits(block_size=2, num_blocks=8, depth=1, max_model_len=16))
+    prompt = random_ids(1, 6)
+    world.add(make_request("first", prompt, max_tokens=2, num_prompt_logprobs=0))
+    world.add(make_request("second", prompt, max_tokens=10, num_prompt_logprobs=0))
+    world.drain()  # neither reads the cache, so the second has copies of the first's blocks
+    assert len(world.choice("second").tokens) == 10
+    assert world.scheduler.counters.num_starved == 0
