@@ -102,11 +102,13 @@ class LiveRequests:
             self._metrics.queue_time_s.observe(now - request.arrived_at)
 
     def _publish_tokens(self, events: Events, now: float) -> None:
+        num_open = len(self._choices)
         choices = [self._choices.get(key) or self._open_choice(key, now) for key in events.keys]
-        # Most had their last token in one step: a single observation for all of them.
-        for last_token_at, count in Counter([choice.last_token_at for choice in choices]).items():
-            if last_token_at != now:
-                self._metrics.inter_token_s.observe(now - last_token_at, count)
+        gaps = Counter([choice.last_token_at for choice in choices])
+        gaps[now] -= len(self._choices) - num_open  # a first token has none before it
+        for last_token_at, count in gaps.items():
+            # Most had their last token in one step: a single observation for all of them.
+            self._metrics.inter_token_s.observe(now - last_token_at, count)
         for choice in choices:
             choice.last_token_at = now
         if len({choice.outbox for choice in choices}) == 1 and not events.logprobs:

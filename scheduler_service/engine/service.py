@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import uuid
@@ -26,6 +27,10 @@ async def serve(config: SchedulerConfig, status: ProcessStatus, stop: asyncio.Ev
     loop = EngineLoop(config, clients)
     server = EngineServer(config.engine_socket, loop)
     await server.start()
+    # What was imported lives for ever: a full collection that walks it stops the loop for 10 to 30
+    # ms, and 0.01 ms without it.
+    gc.collect()
+    gc.freeze()
     status.listening({"engine": config.engine_socket})
     running = asyncio.create_task(loop.run())
     stopping = asyncio.create_task(stop.wait())

@@ -119,6 +119,16 @@ def test_draining_waits_for_running_requests(start: Start) -> None:
     assert supervised.process.wait(20.0) == 0
 
 
+def test_workers_answer_until_the_step_loop_has_ended(start: Start) -> None:
+    supervised = start("stubborn", "--shutdown-timeout=60")
+    supervised.wait_for("ready")
+    supervised.signal()
+    assert supervised.process.wait(ECHO_S + 0.1) is None
+    assert not any(is_gone(pid) for pid in supervised.pids("api"))
+    supervised.signal()
+    assert supervised.process.wait(5.0) == 128 + signal.SIGTERM
+
+
 def test_a_second_signal_ends_at_once(start: Start) -> None:
     supervised = start("drains-slowly", "--shutdown-timeout=60")
     supervised.wait_for("ready")

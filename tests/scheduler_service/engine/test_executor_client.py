@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import ExecutorLostError, OwnershipError
 from common.plan import StepPlan, StepResult
-from scheduler_service.engine.executor_client import GrpcExecutorClient
+from scheduler_service.engine.executor_client import GrpcExecutorClient, StepStream
 from tests.executor_service.rpc.harness import Executor, served
 from tests.support.builders import random_ids
 from tests.support.engine_harness import GREEDY, Harness, engine
@@ -26,6 +26,12 @@ async def connected(executor: Executor, name: str = "s") -> AsyncIterator[GrpcEx
     client = GrpcExecutorClient(executor.address, scheduler_id=name)
     yield client
     await client.close()
+
+
+async def first_result(stream: StepStream) -> StepResult:
+    async for result in stream.results():
+        return result
+    raise AssertionError("the results ended quietly")
 
 
 async def test_hello_tells_everything_about_the_executor() -> None:
@@ -51,7 +57,7 @@ async def test_an_executor_of_another_scheduler_is_refused_by_its_owner() -> Non
     async with served() as executor, connected(executor) as one:
         info = await one.hello(0)
         stream = one.open_stream(info)
-        reading = asyncio.create_task(anext(aiter(stream.results())))
+        reading = asyncio.create_task(first_result(stream))
         await executor.info_when(lambda info: info.owner == "s")
         async with connected(executor, "other") as other:
             with pytest.raises(OwnershipError, match="s"):
@@ -73,7 +79,7 @@ async def test_nobody_there_is_an_executor_lost() -> None:
 async def test_cancelling_the_stream_ends_its_results() -> None:
     async with served() as executor, connected(executor) as client:
         stream = client.open_stream(await client.hello(0))
-        reading = asyncio.create_task(anext(aiter(stream.results())))
+        reading = asyncio.create_task(first_result(stream))
         await asyncio.sleep(0)
         stream.cancel()
         with pytest.raises(ExecutorLostError):
@@ -83,7 +89,7 @@ async def test_cancelling_the_stream_ends_its_results() -> None:
 async def test_cancelling_the_reader_is_no_loss_of_the_executor() -> None:
     async with served() as executor, connected(executor) as client:
         stream = client.open_stream(await client.hello(0))
-        reading = asyncio.create_task(anext(aiter(stream.results())))
+        reading = asyncio.create_task(first_result(stream))
         await asyncio.sleep(0)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
