@@ -49,7 +49,7 @@ def run(config: ExecutorConfig) -> int:
 def run_with(config: ExecutorConfig, load: Load) -> int:
     """Serves whatever `load` gives."""
     logs.configure("executor", config.log_level, config.log_format)
-    die_with_parent(config.parent_fd, grace_s=config.shutdown_timeout + 5)
+    die_with_parent(config.parent_fd)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return asyncio.run(_serve(config, load))
 

@@ -3,61 +3,22 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.codec import PlanEncoder
-from common.grpc_server import Link, channel_options
-from common.process import ChildProcess
 from common.protocol import PROTOCOL_VERSION
 from executor_service.app import EXIT_CONFIG, EXIT_FAULT
 from proto import executor_pb2, executor_pb2_grpc
 from tests.common.histories import History
 from tests.executor_service.rpc.harness import Script
-
-PATIENCE_S = 30.0
-
-
-class Shadow:
-    def __init__(self, *flags: str, module: str = "tests.support.shadow_executor_server") -> None:
-        argv = [sys.executable, "-m", module, "--port=0", *flags]
-        self.process = ChildProcess.start("executor", argv)
-        self.seen: list[dict[str, Any]] = []
-        self.addresses: dict[str, str] = {}
-
-    def wait_for(self, kind: str) -> dict[str, Any]:
-        for event in self.process.events():
-            self.seen.append(event)
-            if event["event"] == "listening":
-                self.addresses = event["addresses"]
-            if event["event"] == kind:
-                return event
-        raise AssertionError(f"no {kind} among {self.seen}")
-
-    @contextmanager
-    def channel(self) -> Iterator[grpc.Channel]:
-        address = self.addresses["grpc"]
-        with grpc.insecure_channel(address, options=channel_options(Link.INTERNAL)) as channel:
-            yield channel
-
-
-@contextmanager
-def shadow(*flags: str, until: str = "ready") -> Iterator[Shadow]:
-    process = Shadow(*flags)
-    try:
-        process.wait_for(until)
-        yield process
-    finally:
-        process.process.stop(grace_s=PATIENCE_S)
+from tests.support.executor_process import PATIENCE_S, ExecutorProcess, shadow
 
 
 def hello(channel: grpc.Channel) -> executor_pb2.HelloReply:
@@ -175,14 +136,14 @@ def test_wrong_plan_ends_a_shadow_executor() -> None:
 
 def test_port_in_use_ends_the_process_with_the_flags_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        executor = Shadow(f"--port={taken.getsockname()[1]}")
+        executor = ExecutorProcess(f"--port={taken.getsockname()[1]}")
         assert "--port" in executor.wait_for("failed")["message"]
         assert executor.process.wait(PATIENCE_S) == EXIT_CONFIG
         executor.process.stop(grace_s=0)
 
 
 def test_wrong_flag_ends_the_process_with_a_message(capfd: pytest.CaptureFixture[str]) -> None:
-    executor = Shadow("--block-size=0", module="executor_service")
+    executor = ExecutorProcess("--block-size=0", module="executor_service")
     assert executor.process.wait(PATIENCE_S) == EXIT_CONFIG
     executor.process.stop(grace_s=0)
     assert "--block-size must be at least 1" in capfd.readouterr().err
