@@ -151,6 +151,13 @@ class Generation:
             raise self._error
         return self._take()
 
+    def fail(self, error: OctavoError) -> None:
+        """Ends the whole request; the first error is the one that is told."""
+        if not self._ended.is_set():
+            self._error = error
+            self._end()
+        self.close()
+
     def close(self) -> None:
         """Aborts what is still live. Idempotent; nothing may be read afterwards."""
         live, self._live = self._live, {}
@@ -179,10 +186,10 @@ class Generation:
                 self._apply(run, await stream.next())
         except OctavoError as error:
             self._live.pop(run, None)
-            self._fail(error)
+            self.fail(error)
         except Exception:
             log.exception("a generation failed", extra={"id": run.submission.request_id})
-            self._fail(OctavoError("internal error"))
+            self.fail(OctavoError("internal error"))
 
     def _apply(self, run: PromptRun, update: RequestUpdate) -> None:
         if update.admitted is not None:
@@ -244,13 +251,6 @@ class Generation:
         self._num_unfinished -= 1
         if not self._num_unfinished:
             self._end()
-
-    def _fail(self, error: OctavoError) -> None:
-        """Ends the whole request; the first error is the one that is told."""
-        if self._error is None and not self._ended.is_set():
-            self._error = error
-            self._end()
-        self.close()
 
     def _end(self) -> None:
         self._ended.set()

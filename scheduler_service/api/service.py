@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import AsyncIterator
 
@@ -15,6 +17,8 @@ from scheduler_service.api.submission import prepare
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.engine.connection import EngineConnection
 
+log = logging.getLogger(__name__)
+
 
 class Service:
     """One per worker. Serves while the model still loads: then `model` says to wait."""
@@ -24,6 +28,9 @@ class Service:
         self.connection = connection
         self._model: ServedModel | None = None
         self._is_draining = False
+        self._running: set[Generation] = set()
+        self._has_ended = asyncio.Event()
+        """A generation has."""
 
     @property
     def model(self) -> ServedModel:
@@ -37,7 +44,19 @@ class Service:
     def set_model(self, model: ServedModel) -> None:
         self._model = model
 
+    async def finish(self, grace_s: float) -> None:
+        """Drains: running generations get `grace_s`, then end as unavailable."""
+        self.drain()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._all_ended()
+        except TimeoutError:
+            log.warning("ending requests that still run", extra={"num": len(self._running)})
+            for generation in self._running:
+                generation.fail(UnavailableError("the server is shutting down"))
+
     async def close(self) -> None:
+        """Ends what belongs to the model."""
         if self._model is not None and self._model.template is not None:
             await self._model.template.close()
 
@@ -69,6 +88,7 @@ class Service:
         try:
             submissions = await prepare(request, self.model, arrived_at)
             generation = Generation(self.connection, self.model.tokenizer, submissions)
+            self._running.add(generation)
             generation.start()
             yield generation
         except InvalidRequestError as error:
@@ -79,3 +99,10 @@ class Service:
         finally:
             if generation is not None:
                 generation.close()
+                self._running.discard(generation)
+                self._has_ended.set()
+
+    async def _all_ended(self) -> None:
+        while self._running:
+            self._has_ended.clear()
+            await self._has_ended.wait()

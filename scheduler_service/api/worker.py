@@ -28,6 +28,9 @@ from scheduler_service.engine.connection import EngineConnection
 
 log = logging.getLogger(__name__)
 
+_LAST_WORDS_S = 2.0
+"""For answers that are complete to reach their clients."""
+
 _SERVICE_NAME = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 
 
@@ -49,8 +52,10 @@ async def serve(
     try:
         await _until(stop, _serve_model(service, rpc, status))
     finally:
-        service.drain()
-        await asyncio.gather(http.stop(), rpc.stop(config.shutdown_timeout))
+        # The ports stay open meanwhile, to say that this server is going.
+        await rpc.set_not_serving()
+        await service.finish(config.shutdown_timeout)
+        await asyncio.gather(http.stop(), rpc.stop(_LAST_WORDS_S))
         await service.close()
 
 
@@ -98,7 +103,7 @@ def _http_server(config: SchedulerConfig, service: Service) -> HttpServer:
         host=config.host,
         port=config.port,
         port_use=_port_use(config),
-        grace_s=config.shutdown_timeout,
+        grace_s=_LAST_WORDS_S,
     )
 
 

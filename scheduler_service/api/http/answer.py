@@ -1,14 +1,19 @@
-"""One JSON answer sent by hand, and the error that some ends of choices are."""
+"""JSON answers, and the error that some ends of choices are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import msgspec
+from starlette.responses import Response
 from starlette.types import Send
 
 from common.errors import OctavoError
 from scheduler_service.api.choice import Delta
+
+
+def json_response(body: object) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 async def send_json(send: Send, body: msgspec.Struct) -> None:

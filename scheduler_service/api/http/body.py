@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from common.errors import InvalidRequestError, TooLargeError
 from scheduler_service.api.fields import Fields

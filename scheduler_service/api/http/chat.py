@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from functools import partial
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Send
 
 from common.errors import InvalidRequestError
@@ -78,16 +80,13 @@ class _Chunk(msgspec.Struct):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-def router(service: Service) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.post("/v1/chat/completions")
+def routes(service: Service) -> list[Route]:
     async def chat(request: Request) -> Response:
         arrived_at = time.monotonic()
         fields = await read_fields(request)
         return WatchedResponse(partial(_answer, service, fields, arrived_at))
 
-    return routes
+    return [Route("/v1/chat/completions", chat, methods=["POST"])]
 
 
 async def _answer(service: Service, fields: Fields, arrived_at: float, send: Send) -> None:

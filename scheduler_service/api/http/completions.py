@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Send
 
 from scheduler_service.api.choice import Delta
@@ -31,16 +33,13 @@ from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
 
 
-def router(service: Service) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.post("/v1/completions")
+def routes(service: Service) -> list[Route]:
     async def complete(request: Request) -> Response:
         arrived_at = time.monotonic()
         fields = await read_fields(request)
         return WatchedResponse(partial(_answer, service, fields, arrived_at))
 
-    return routes
+    return [Route("/v1/completions", complete, methods=["POST"])]
 
 
 async def _answer(service: Service, fields: Fields, arrived_at: float, send: Send) -> None:

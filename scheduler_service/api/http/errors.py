@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 
 import msgspec
-from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ExceptionHandler
 
 from common import errors
 
@@ -103,8 +105,9 @@ async def _on_client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
-def install(app: FastAPI) -> None:
-    app.add_exception_handler(errors.OctavoError, _on_octavo_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(ClientDisconnect, _on_client_gone)
-    app.add_exception_handler(Exception, _on_bug)
+EXCEPTION_HANDLERS: Mapping[type[Exception], ExceptionHandler] = {
+    errors.OctavoError: _on_octavo_error,
+    HTTPException: _on_http_exception,
+    ClientDisconnect: _on_client_gone,
+    Exception: _on_bug,
+}

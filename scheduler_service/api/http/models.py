@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 
-from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from common.errors import NotFoundError
+from scheduler_service.api.http.answer import json_response
 from scheduler_service.api.service import Service
 
 
-def router(service: Service) -> APIRouter:
-    routes = APIRouter()
+def routes(service: Service) -> list[Route]:
     created = int(time.time())
 
     def card() -> dict[str, object]:
@@ -26,16 +28,18 @@ def router(service: Service) -> APIRouter:
             "max_model_len": model.max_model_len,
         }
 
-    @routes.get("/v1/models")
-    async def list_models() -> dict[str, object]:
-        return {"object": "list", "data": [card()]}
+    async def list_models(request: Request) -> Response:
+        return json_response({"object": "list", "data": [card()]})
 
-    @routes.get("/v1/models/{name:path}")
-    async def get_model(name: str) -> dict[str, object]:
+    async def get_model(request: Request) -> Response:
+        name = request.path_params["name"]
         if name != service.model.name:
             raise NotFoundError(
                 f"the model {name[:100]!r} is not served here; {service.model.name!r} is"
             )
-        return card()
+        return json_response(card())
 
-    return routes
+    return [
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
+    ]

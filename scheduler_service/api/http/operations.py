@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
-from fastapi.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from common.errors import UnavailableError
+from scheduler_service.api.http.answer import json_response
 from scheduler_service.api.service import Service
 from scheduler_service.api.version import VERSION
 
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def router(service: Service) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.get("/health")
-    async def health() -> dict[str, str]:
+def routes(service: Service) -> list[Route]:
+    async def health(request: Request) -> Response:
         """Liveness: this process answers, whatever else is wrong."""
-        return {"status": "ok"}
+        return json_response({"status": "ok"})
 
-    @routes.get("/health/ready")
-    async def ready() -> dict[str, str]:
+    async def ready(request: Request) -> Response:
         if reason := service.unready_reason:
             raise UnavailableError(reason)
-        return {"status": "ready"}
+        return json_response({"status": "ready"})
 
-    @routes.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         text = await service.connection.call("metrics")
-        return PlainTextResponse(str(text), media_type=_PROMETHEUS_TEXT)
+        return Response(str(text), media_type=_PROMETHEUS_TEXT)
 
-    @routes.post("/reset_prefix_cache")
-    async def reset_prefix_cache() -> dict[str, bool]:
+    async def reset_prefix_cache(request: Request) -> Response:
         if not await service.connection.call("reset_prefix_cache"):
             raise UnavailableError("requests hold cached blocks; try again when none runs")
-        return {"reset": True}
+        return json_response({"reset": True})
 
-    @routes.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": VERSION}
+    async def version(request: Request) -> Response:
+        return json_response({"version": VERSION})
 
-    return routes
+    return [
+        Route("/health", health, methods=["GET"]),
+        Route("/health/ready", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
+        Route("/version", version, methods=["GET"]),
+    ]

@@ -49,6 +49,9 @@ class HttpServer:
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
+            # Cancelled ones are told so, not waited for, by uvicorn.
+            await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+            self._serving = None
         self._socket.close()
 
 

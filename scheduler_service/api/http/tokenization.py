@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from common.errors import InvalidRequestError
 from scheduler_service.api.chat_messages import render_messages
 from scheduler_service.api.fields import Fields, check_token_ids
+from scheduler_service.api.http.answer import json_response
 from scheduler_service.api.http.body import MAX_BODY_BYTES, read_fields
 from scheduler_service.api.http.options import check_model_name, refuse_unsupported
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
 
 
-def router(service: Service) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.post("/tokenize")
-    async def tokenize(request: Request) -> dict[str, Any]:
+def routes(service: Service) -> list[Route]:
+    async def tokenize(request: Request) -> Response:
         model = service.model
         fields = await read_fields(request)
         check_model_name(fields, model)
@@ -36,19 +36,21 @@ def router(service: Service) -> APIRouter:
         }
         if fields.flag("return_token_strs"):
             answer["token_strs"] = [model.tokenizer.token(token_id) for token_id in ids]
-        return answer
+        return json_response(answer)
 
-    @routes.post("/detokenize")
-    async def detokenize(request: Request) -> dict[str, Any]:
+    async def detokenize(request: Request) -> Response:
         model = service.model
         fields = await read_fields(request)
         check_model_name(fields, model)
         ids = check_token_ids(fields.get("tokens"), model.vocab_size, field="tokens")
         skip_special_tokens = fields.flag("skip_special_tokens") or False
         text = await model.tokenizer.detokenize(ids, skip_special_tokens=skip_special_tokens)
-        return {"prompt": text}
+        return json_response({"prompt": text})
 
-    return routes
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
 
 
 async def _text(fields: Fields, model: ServedModel) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from fastapi import Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 Work = Callable[[Send], Awaitable[None]]
@@ -27,6 +27,9 @@ class WatchedResponse(Response):
         watching = asyncio.create_task(_client_gone(receive))
         try:
             await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Only a server that is being stopped does this, and it logs what we raise.
+            working.cancel()
         finally:
             watching.cancel()
             if not working.done():
