@@ -14,7 +14,6 @@ from common.plan import TOKEN_TYPECODE
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core import invariants
 from scheduler_service.core.events import SequenceKey
-from scheduler_service.core.intake import QueueFullError
 from scheduler_service.core.request import (
     CacheRoot,
     PriorOutput,
@@ -98,23 +97,22 @@ class Dispatcher:
     def _place(
         self, lanes: Sequence[ExecutorLane], request: Request, outputs: Outputs, handle: int
     ) -> Refused | None:
-        """Gives the request to the best core that takes it; None once one did.
-
-        If none does, a full queue is what is told: another request may fit there later, while what
-        does not fit into one pool may well fit into another.
-        """
-        refusals: list[RefusedError] = []
-        for lane in rank(lanes, request):
+        """Gives the request to the best core that has room and takes it; None once one did."""
+        limit = self._config.max_num_waiting
+        open_lanes = [lane for lane in lanes if lane.num_waiting < limit]
+        if not open_lanes:
+            message = f"{limit} sequences are waiting already"
+            return Refused(handle, "queue_full", "", message, self._retry_after_s())
+        refusal: RefusedError | None = None
+        for lane in rank(open_lanes, request):
             try:
                 lane.add(request, outputs)
             except RefusedError as error:
-                refusals.append(error)
+                refusal = refusal or error
             else:
                 return None
-        full = [refusal for refusal in refusals if isinstance(refusal, QueueFullError)]
-        if full:
-            return Refused(handle, "queue_full", "", str(full[0]), self._retry_after_s())
-        return Refused(handle, "invalid", refusals[0].field, str(refusals[0]))
+        assert refusal is not None
+        return Refused(handle, "invalid", refusal.field, str(refusal))
 
     def _retry_after_s(self) -> float:
         """As long as requests have waited in the queue so far, on average."""

@@ -14,7 +14,7 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from common.errors import ExecutorLostError, ModelError, OwnershipError, ResyncError
 from common.plan import ErrorCode, SequenceError, StepResult
@@ -31,10 +31,20 @@ log = logging.getLogger(__name__)
 
 FAULT_WINDOW_S = 60.0
 """Two invalid plans within it, and the executor is left alone for as long."""
+MAX_OVERRUNS = 2
+"""Streams in a row that the watchdog ended: the executor greets us, but its device hangs."""
 STABLE_S = 5.0
 """A stream that lasted so long is reopened at once, however idle it was."""
 
 Outputs = tuple[PriorOutput, ...]
+
+
+class Unplaced(NamedTuple):
+    """A request that its core, being smaller now, cannot take any more."""
+
+    request: Request
+    outputs: Outputs
+    message: str
 
 
 class LaneState(enum.Enum):
@@ -56,9 +66,6 @@ class LaneHost(Protocol):
 
     def wake(self) -> None:
         """Has the loop take a turn soon."""
-
-    def fail(self, request: Request, outputs: Outputs, message: str) -> None:
-        """Ends a request that no core can take any more."""
 
 
 class ExecutorLane:
@@ -84,6 +91,7 @@ class ExecutorLane:
         self.is_stranded = False
         """Lost with sequences that were not offered to other lanes yet."""
         self._left_events: list[Events] = []
+        self._unplaced: list[Unplaced] = []
         self._last_complaint = ""
 
     @property
@@ -95,6 +103,10 @@ class ExecutorLane:
         if self.core is None:
             return 0
         return len(self.core.state.sequences)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.core.state.waiting) if self.core is not None else 0
 
     def match_length(self, request: Request) -> int:
         return self.core.match_length(request) if self.core is not None else 0
@@ -166,7 +178,7 @@ class ExecutorLane:
             try:
                 self.core.add(request, outputs)
             except RefusedError as error:
-                self._host.fail(request, outputs, str(error))
+                self._unplaced.append(Unplaced(request, outputs, str(error)))
 
     def _session_ended(self, error: Exception) -> None:
         now = self._host.now()
@@ -177,7 +189,7 @@ class ExecutorLane:
         if len(self._faults) == 2 and now - self._faults[0] < FAULT_WINDOW_S:
             self.state = LaneState.FAULTY
             self.is_stranded = True
-        elif opened_at is not None:
+        elif opened_at is not None and self._clock.num_overruns < MAX_OVERRUNS:
             self.state = LaneState.INTERRUPTED
         elif self.state is not LaneState.CONNECTING:
             self.is_stranded = self.is_stranded or self.state is not LaneState.LOST
@@ -287,6 +299,11 @@ class ExecutorLane:
         """Everything unfinished, for other lanes. Only while the executor cannot be reached."""
         self.is_stranded = False
         return _evacuate(self.core) if self.core is not None else []
+
+    def take_unplaced(self) -> list[Unplaced]:
+        """To be told after the events."""
+        unplaced, self._unplaced = self._unplaced, []
+        return unplaced
 
     def take_events(self) -> list[Events]:
         events, self._left_events = self._left_events, []

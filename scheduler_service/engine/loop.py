@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core import invariants
 from scheduler_service.core.events import SequenceKey
-from scheduler_service.core.request import Request
 from scheduler_service.engine.dispatcher import Dispatcher
 from scheduler_service.engine.executor_client import ExecutorClient
 from scheduler_service.engine.exposition import Exposition
-from scheduler_service.engine.lane import ExecutorLane, LaneState, Outputs
+from scheduler_service.engine.lane import ExecutorLane, LaneState
 from scheduler_service.engine.live import LiveRequests
 from scheduler_service.engine.messages import Command, Readiness
 from scheduler_service.engine.metrics import RequestMetrics
@@ -87,6 +86,8 @@ class EngineLoop:
         for lane in self.lanes:
             for events in lane.take_events():
                 self._live.publish(events, now)
+            for request, outputs, message in lane.take_unplaced():
+                self._live.fail(request, outputs, message)
         self._note_business(now)
         self._tell_workers(now)
         self._set_timer(now)
@@ -194,9 +195,6 @@ class EngineLoop:
 
     def wake(self) -> None:
         self._has_news.set()
-
-    def fail(self, request: Request, outputs: Outputs, message: str) -> None:
-        self._live.fail(request, outputs, message)
 
     # What the server of the local socket needs.
 

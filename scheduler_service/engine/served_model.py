@@ -27,7 +27,12 @@ class ServedModel:
         """What workers are told; None before any executor was reached."""
 
     def accept(self, address: str, info: ExecutorInfo, files: dict[str, bytes]) -> None:
-        """ModelError if the executor at `address` has another model than those before."""
+        """ModelError if the executor at `address` has another model than those before, or says of
+        itself what cannot be."""
+        try:
+            self.limits(info)
+        except ValueError as error:
+            raise ModelError(f"executor {address} cannot be used: {error}") from error
         if self.ready is None:
             self.ready = self._describe(info, files)
             log.info("serving %s", self.ready.name, extra={"fingerprint": self.ready.fingerprint})
@@ -51,7 +56,10 @@ class ServedModel:
         )
 
     def limits(self, info: ExecutorInfo) -> SchedulerLimits:
-        """What the flags, the model and this executor's pool allow, taken together."""
+        """What the flags, the model and this executor's pool allow, taken together.
+
+        The queue has no limit here: requests are counted where they come in, not where they move.
+        """
         config = self._config
         max_model_len = min(info.max_model_len, info.num_blocks * info.block_size)
         if config.max_model_len is not None:
@@ -64,7 +72,6 @@ class ServedModel:
             max_model_len=max_model_len,
             depth=config.run_ahead_depth,
             enable_prefix_caching=config.enable_prefix_caching,
-            max_num_waiting=config.max_num_waiting,
             vocab_size=info.vocab_size,
         )
 

@@ -18,6 +18,10 @@ from scheduler_service.engine.server import EngineServer
 
 log = logging.getLogger(__name__)
 
+_WORKERS_FIRST_S = 1.0
+"""Beyond --shutdown-timeout: the API workers tell their clients UNAVAILABLE, which a client may
+resume from; an abort from here, which it may not, is for what no worker ended."""
+
 
 async def serve(config: SchedulerConfig, status: ProcessStatus, stop: asyncio.Event) -> None:
     """Runs the loop until `stop`, then drains it: at most `shutdown_timeout` seconds."""
@@ -39,7 +43,7 @@ async def serve(config: SchedulerConfig, status: ProcessStatus, stop: asyncio.Ev
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
-        await _drain(loop, running, config.shutdown_timeout)
+        await _drain(loop, running, config.shutdown_timeout + _WORKERS_FIRST_S)
     finally:
         await server.stop()
         for task in tasks:

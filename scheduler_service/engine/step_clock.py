@@ -32,7 +32,8 @@ class StepClock:
         self._num_answers = 0
         self._step_s = 0.0
         self._token_s = 0.0
-        self._num_overruns = 0
+        self.num_overruns = 0
+        """Times the watchdog fired since the last answer."""
 
     def sent(self, step_id: int, num_tokens: int, now: float) -> None:
         self._in_flight.append(StepInFlight(step_id, num_tokens, now))
@@ -47,7 +48,7 @@ class StepClock:
         # Steps run one after the other: a step sent ahead starts when the one before it ended.
         took_s = now - max(step.sent_at, self._last_answer_at)
         self._last_answer_at = now
-        self._num_overruns = 0
+        self.num_overruns = 0
         self._learn(took_s, step.num_tokens)
         return now - step.sent_at
 
@@ -68,7 +69,7 @@ class StepClock:
             return None
         oldest = self._in_flight[0]
         allowance_s = max(MIN_ALLOWANCE_S, ALLOWANCE_FACTOR * self.predict_s(oldest.num_tokens))
-        return max(oldest.sent_at, self._last_answer_at) + allowance_s * 2.0**self._num_overruns
+        return max(oldest.sent_at, self._last_answer_at) + allowance_s * 2.0**self.num_overruns
 
     def stream_ended(self) -> None:
         """Nothing is in flight any more."""
@@ -77,10 +78,10 @@ class StepClock:
     def overran(self) -> None:
         """The watchdog fired. A step that is only slow must not be voided at the same point for
         ever, so the allowance doubles until an answer comes."""
-        self._num_overruns = min(self._num_overruns + 1, _MAX_OVERRUNS)
+        self.num_overruns = min(self.num_overruns + 1, _MAX_OVERRUNS)
 
     def restarted(self) -> None:
         """Another incarnation: not warm."""
         self._in_flight.clear()
         self._num_answers = 0
-        self._num_overruns = 0
+        self.num_overruns = 0

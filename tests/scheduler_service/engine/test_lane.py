@@ -12,7 +12,6 @@ from common.errors import ResyncError
 from common.plan import ErrorCode, SamplingParams
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core.events import SequenceKey
-from scheduler_service.core.request import PriorOutput, Request
 from scheduler_service.engine.lane import ExecutorLane, LaneState
 from scheduler_service.engine.metrics import LaneMetrics
 from scheduler_service.engine.served_model import ServedModel
@@ -161,6 +160,25 @@ async def test_work_of_a_lost_executor_goes_to_another() -> None:
             assert each.tokens == {0: expected(prompt, 60)}
 
 
+async def test_a_burst_of_work_moves_past_the_limit_of_the_queue() -> None:
+    """Accepted requests are never refused, however many move at once."""
+    one = FakeExecutorClient(address="fake:1")
+    other = FakeExecutorClient(address="fake:2", is_down=True)
+    async with engine(one, other, max_num_waiting=3, max_num_seqs=4) as harness:
+        one.hold()
+        received = [harness.worker.submit(random_ids(i, 20), max_tokens=9) for i in range(3)]
+        await harness.worker.until(lambda: len(one.plans) > 0)
+        received += [harness.worker.submit(random_ids(i, 20), max_tokens=9) for i in range(3, 6)]
+        await harness.worker.call("server_info")
+        other.is_down = False
+        await harness.worker.until(lambda: len(other.streams) == 1)
+        one.is_down = True
+        one.break_stream()
+        await harness.worker.ended(*received)
+        for i, each in enumerate(received):
+            assert each.tokens == {0: expected(random_ids(i, 20), 9)}
+
+
 async def test_a_request_goes_where_its_prefix_is_cached() -> None:
     one, other = FakeExecutorClient(address="fake:1"), FakeExecutorClient(address="fake:2")
     async with engine(one, other) as harness:
@@ -225,16 +243,12 @@ class StubHost:
     def __init__(self) -> None:
         self.time = 1000.0
         self.woken = asyncio.Event()
-        self.failed: list[str] = []
 
     def now(self) -> float:
         return self.time
 
     def wake(self) -> None:
         self.woken.set()
-
-    def fail(self, request: Request, outputs: tuple[PriorOutput, ...], message: str) -> None:
-        self.failed.append(request.request_id)
 
 
 async def test_an_overdue_step_reopens_the_stream_once_the_lane_is_warm() -> None:

@@ -151,6 +151,23 @@ async def test_a_full_queue_refuses_with_a_hint_and_harms_nobody() -> None:
         await harness.worker.ended(running, *waiting)
 
 
+async def test_a_request_that_ends_before_its_prompt_was_computed_ends_every_choice() -> None:
+    async with engine(max_num_seqs=3) as harness:
+        harness.client.hold()
+        running = [harness.worker.submit(random_ids(i, 4), max_tokens=4) for i in range(3)]
+        await harness.worker.until(lambda: len(harness.client.plans) > 0)
+        waiting = harness.worker.submit(random_ids(1, 30), max_tokens=4, n=3)
+        expiring = harness.worker.submit(random_ids(2, 4), max_tokens=4, n=2, timeout_s=0.02)
+        harness.worker.abort(waiting)
+        await harness.worker.ended(waiting, n=3)
+        await harness.worker.ended(expiring, n=2)
+        assert {finished.reason for finished in waiting.finished.values()} == {"abort"}
+        assert {finished.reason for finished in expiring.finished.values()} == {"expired"}
+        harness.client.resume()
+        await harness.worker.ended(*running)
+        await harness.worker.until(harness.loop.idle.is_set)
+
+
 async def test_a_deadline_that_passes_in_the_queue_costs_no_device_work() -> None:
     async with engine(max_num_seqs=1) as harness:
         harness.client.hold()
