@@ -13,7 +13,8 @@ def client_options() -> Options:
     return [
         *channel_options(Link.PUBLIC),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Despite its name the time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
     ]
 

@@ -115,10 +115,14 @@ class ResumableGeneration:
             raise error
         self._interrupted = True
         self._failures += 1
-        if self._failures >= self._retries.max_tries:
+        if self._failures >= self._max_failures:
             raise error
         delay = self._retries.delay_s(self._failures)
         return max(delay, error.retry_after_s) if isinstance(error, QueueFullError) else delay
+
+    @property
+    def _max_failures(self) -> int:
+        return self._retries.max_resumes if self._started else self._retries.max_tries
 
     def _may_pass(self, error: OctavoError) -> bool:
         if isinstance(error, UnavailableError):

@@ -11,13 +11,14 @@ from octavo.deadline import Deadline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Doubling delays with jitter, so that clients of one lost server do not return as one.
+    """Doubling delays with jitter, so that clients of one lost server do not return as one."""
 
-    The defaults outlast the restart of a scheduler (a few seconds) and give up after about 15.
-    """
-
-    max_tries: int = 10
-    """In a row without progress; a stream that delivered something starts counting anew."""
+    max_tries: int = 5
+    """Of a call that got no answer yet. The default gives up after about 1 s: an address where
+    nobody listens should not take longer to say so."""
+    max_resumes: int = 20
+    """Of a stream that broke, in a row and without a new token. The default lasts about 40 s: a
+    scheduler that is started again is back long before."""
     first_delay_s: float = 0.1
     max_delay_s: float = 3.0
 

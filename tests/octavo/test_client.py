@@ -12,7 +12,7 @@ from common import errors
 from octavo import Chunk, Client, Delta, Finished, Message, RetryPolicy, Started, Usage
 from tests.support.fake_inference import SEED, Break, FakeInference, answer, serve
 
-FAST = RetryPolicy(max_tries=4, first_delay_s=0.001, max_delay_s=0.002)
+FAST = RetryPolicy(max_tries=4, max_resumes=6, first_delay_s=0.001, max_delay_s=0.002)
 
 
 async def chunks_of(fake: FakeInference, prompt: str = "p", **options: object) -> list[Chunk]:
@@ -100,10 +100,14 @@ async def test_a_break_between_last_end_and_usage_needs_no_second_try() -> None:
 
 
 async def test_tries_without_progress_are_bounded() -> None:
-    fake = FakeInference(breaks=[Break(after_messages=0)] * 50)
+    unanswered = FakeInference(breaks=[Break(after_messages=0)] * 50)
     with pytest.raises(errors.UnavailableError):
-        await chunks_of(fake)
-    assert len(fake.requests) == FAST.max_tries
+        await chunks_of(unanswered)
+    assert len(unanswered.requests) == FAST.max_tries
+    begun = FakeInference(breaks=[Break(after_messages=1)] * 50)
+    with pytest.raises(errors.UnavailableError):
+        await chunks_of(begun)
+    assert len(begun.requests) == FAST.max_resumes
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ def test_pauses_double_up_to_the_bound_with_jitter_below_it() -> None:
         assert max(delays) - min(delays) > bound / 8
 
 
-def test_the_default_outlasts_a_restart_but_not_a_minute() -> None:
+def test_a_resume_outlasts_a_restart_and_a_first_call_says_soon_that_nobody_is_there() -> None:
     policy = RetryPolicy()
-    bounds = [
-        min(policy.max_delay_s, policy.first_delay_s * 2 ** (tries - 1))
-        for tries in range(1, policy.max_tries)
-    ]
-    assert sum(bounds) / 2 > 5
-    assert sum(bounds) < 60
+
+    def longest_s(tries: int) -> float:
+        bounds = (policy.first_delay_s * 2**n for n in range(tries - 1))
+        return sum(min(policy.max_delay_s, bound) for bound in bounds)
+
+    assert 20 < longest_s(policy.max_resumes) / 2 < longest_s(policy.max_resumes) < 60
+    assert 0.5 < longest_s(policy.max_tries) < 3

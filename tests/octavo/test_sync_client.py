@@ -35,7 +35,7 @@ def test_a_break_after_any_message_neither_loses_nor_repeats_a_token(
 
 
 def test_tries_without_progress_are_bounded(fake: FakeInference, client: SyncClient) -> None:
-    fake.breaks = [Break(after_messages=1)] * 50
+    fake.breaks = [Break(after_messages=0)] * 50
     with pytest.raises(errors.UnavailableError):
         client.generate_text("p")
     assert len(fake.requests) == FAST.max_tries
