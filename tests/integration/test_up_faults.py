@@ -15,7 +15,7 @@ from tests.support.processes import descendants, eventually, is_gone
 from tests.support.up_process import UpProcess
 
 PROMPT = "Once upon a time there was"
-NUM_TOKENS = 120
+NUM_TOKENS = 60
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,10 @@ def test_ctrl_c_ends_everything_within_10_s_even_while_a_stream_runs() -> None:
         chunks.close()
 
 
-def test_no_process_outlives_a_killed_parent_by_10_s() -> None:
-    with UpProcess() as up:
-        children = descendants(up.process.pid)
-        up.process.kill()
-        up.process.wait(5)
-        assert eventually(lambda: all(is_gone(pid) for pid in children), patience_s=10)
+def test_no_process_outlives_a_killed_parent_by_10_s(fragile: UpProcess) -> None:
+    """The last one here, since it ends the stack that the others share."""
+    children = descendants(fragile.process.pid)
+    fragile.process.kill()
+    fragile.process.wait(5)
+    assert len(children) >= 4
+    assert eventually(lambda: all(is_gone(pid) for pid in children), patience_s=10)

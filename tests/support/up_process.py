@@ -24,7 +24,7 @@ FLAGS = (
     "--dtype=float32",
     "--port=0",
     "--grpc-port=0",
-    "--threads=2",
+    "--threads=1",
     "--num-blocks=1024",
     "--max-num-seqs=32",
 )
