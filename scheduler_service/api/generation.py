@@ -72,6 +72,10 @@ class PromptRun:
             (j, token_ids.tobytes()) for j, token_ids in prior.running.items() if j in self.running
         ]
 
+    @property
+    def has_all_prompt_logprobs(self) -> bool:
+        return len(self.prompt_logprobs) == len(self.submission.prompt_token_ids)
+
     def add_prompt_logprobs(self, first_position: int, entries: Sequence[TokenLogprobs]) -> None:
         missing = first_position - len(self.prompt_logprobs)
         self.prompt_logprobs += [None] * missing

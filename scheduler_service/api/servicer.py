@@ -18,7 +18,7 @@ from proto import inference_pb2_grpc
 from scheduler_service.api.chat_messages import render_messages
 from scheduler_service.api.choice import ChoiceEnd, Delta
 from scheduler_service.api.fields import check_token_ids
-from scheduler_service.api.generation import Generation
+from scheduler_service.api.generation import Generation, PromptRun
 from scheduler_service.api.grpc_request import messages_of, read_request
 from scheduler_service.api.service import Service
 from scheduler_service.api.version import VERSION
@@ -133,28 +133,41 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 async def _replies(generation: Generation) -> AsyncIterator[pb.GenerateReply]:
     run = generation.runs[0]
     submission = run.submission
+    is_first = True
+    awaits_prompt_logprobs = submission.params.num_prompt_logprobs is not None
     echo: dict[int, str] = {}
     if submission.request.echo:
         echo = dict.fromkeys(range(len(run.choices)), generation.prompt_text(run))
-    is_first = True
     while (deltas := await generation.next()) is not None:
         reply = pb.GenerateReply(request_id=submission.request_id)
         if is_first:
-            reply.started.seed = submission.params.seed
-            reply.started.num_prompt_tokens = len(submission.prompt_token_ids)
-            reply.started.num_cached_tokens = run.num_cached_tokens
-            reply.started.prompt_token_ids.extend(submission.prompt_token_ids)
+            reply.started.CopyFrom(_started(run))
             is_first = False
+        if awaits_prompt_logprobs and run.has_all_prompt_logprobs:
+            entries = (entry for entry in run.prompt_logprobs if entry is not None)
+            reply.prompt_logprobs.extend(map(_logprobs, entries))
+            awaits_prompt_logprobs = False
         for delta in deltas:
             _add_delta(reply, delta, echo.pop(delta.index, ""))
         yield reply
-    yield pb.GenerateReply(
-        request_id=submission.request_id,
-        usage=pb.Usage(
-            num_prompt_tokens=generation.num_prompt_tokens,
-            num_output_tokens=generation.num_output_tokens,
-            num_cached_tokens=generation.num_cached_tokens,
-        ),
+    yield pb.GenerateReply(request_id=submission.request_id, usage=_usage(generation))
+
+
+def _started(run: PromptRun) -> pb.Started:
+    submission = run.submission
+    return pb.Started(
+        seed=submission.params.seed,
+        num_prompt_tokens=len(submission.prompt_token_ids),
+        num_cached_tokens=run.num_cached_tokens,
+        prompt_token_ids=submission.prompt_token_ids,
+    )
+
+
+def _usage(generation: Generation) -> pb.Usage:
+    return pb.Usage(
+        num_prompt_tokens=generation.num_prompt_tokens,
+        num_output_tokens=generation.num_output_tokens,
+        num_cached_tokens=generation.num_cached_tokens,
     )
 
 
