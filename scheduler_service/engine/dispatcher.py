@@ -20,8 +20,9 @@ from scheduler_service.core.request import (
     RefusedError,
     Request,
 )
+from scheduler_service.engine.executor_core import Outputs
 from scheduler_service.engine.exposition import Exposition
-from scheduler_service.engine.lane import ExecutorLane, Outputs
+from scheduler_service.engine.lane import ExecutorLane
 from scheduler_service.engine.live import LiveRequests
 from scheduler_service.engine.messages import (
     Abort,
@@ -99,14 +100,14 @@ class Dispatcher:
     ) -> Refused | None:
         """Gives the request to the best core that has room and takes it; None once one did."""
         limit = self._config.max_num_waiting
-        open_lanes = [lane for lane in lanes if lane.num_waiting < limit]
+        open_lanes = [lane for lane in lanes if lane.core.num_waiting < limit]
         if not open_lanes:
             message = f"{limit} sequences are waiting already"
             return Refused(handle, "queue_full", "", message, self._retry_after_s())
         refusal: RefusedError | None = None
         for lane in rank(open_lanes, request):
             try:
-                lane.add(request, outputs)
+                lane.core.add(request, outputs)
             except RefusedError as error:
                 refusal = refusal or error
             else:
@@ -125,7 +126,7 @@ class Dispatcher:
         others = [lane for lane in self._lanes if lane.accepts_requests and lane is not origin]
         for lane in [*rank(others, request), origin]:
             try:
-                lane.add(request, outputs)
+                lane.core.add(request, outputs)
             except RefusedError:
                 continue
             return
@@ -137,7 +138,7 @@ class Dispatcher:
             return False
         self._metrics.num_aborts += 1
         for lane in self._lanes:
-            lane.abort(request_id)
+            lane.core.abort(request_id)
         return True
 
     def _finish(self, worker: WorkerLink, handle: int, index: int, num_output_tokens: int) -> None:
@@ -145,7 +146,7 @@ class Dispatcher:
         if request_id is None:
             return  # it ended while the command was on its way
         for lane in self._lanes:
-            lane.finish(SequenceKey(request_id, index), num_output_tokens)
+            lane.core.finish(SequenceKey(request_id, index), num_output_tokens)
 
     def _answer(self, method: str) -> str | bool | dict[str, object] | list[object]:
         match method:
@@ -155,14 +156,18 @@ class Dispatcher:
                 info: list[object] = msgspec.to_builtins(self._server_info())
                 return info
             case "reset_prefix_cache":
-                outcomes = [lane.core.reset_prefix_cache() for lane in self._lanes if lane.core]
+                outcomes = [
+                    lane.core.scheduler.reset_prefix_cache()
+                    for lane in self._lanes
+                    if lane.core.scheduler is not None
+                ]
                 return all(outcomes)
             case _:
                 return {lane.address: _inspect(lane) for lane in self._lanes}
 
     def _server_info(self) -> ServerInfo:
         ready = [lane for lane in self._lanes if lane.accepts_requests]
-        counters = [lane.core.counters for lane in self._lanes if lane.core is not None]
+        counters = [core for lane in self._lanes if (core := lane.core.counters) is not None]
         return ServerInfo(
             ready=bool(ready) and not self.is_draining,
             num_executors=len(ready),
@@ -179,17 +184,18 @@ class Dispatcher:
 
 def _inspect(lane: ExecutorLane) -> dict[str, object]:
     """A lane's state and counters, and the invariant its core breaks, if any."""
-    if lane.core is None:
+    scheduler = lane.core.scheduler
+    if scheduler is None:
         return {"state": lane.state.value}
     broken = ""
     try:
-        invariants.check(lane.core)
+        invariants.check(scheduler)
     except (AssertionError, InvariantError) as error:
         broken = str(error)
     return {
         "state": lane.state.value,
         "broken_invariant": broken,
-        "counters": dataclasses.asdict(lane.core.counters),
+        "counters": dataclasses.asdict(scheduler.counters),
     }
 
 

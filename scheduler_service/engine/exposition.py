@@ -84,7 +84,7 @@ class Exposition(Collector):
 
     def _fill(self, page: _Page) -> None:
         _add_requests(page, self._requests)
-        _add_cores(page, [lane.core.counters for lane in self._lanes if lane.core is not None])
+        _add_cores(page, [core for lane in self._lanes if (core := lane.core.counters) is not None])
         for lane in self._lanes:
             _add_lane(page, lane)
 
@@ -209,14 +209,15 @@ def _add_lane(page: _Page, lane: ExecutorLane) -> None:
     }
     for name, (help, histogram) in histograms.items():
         page.histogram(name, help, histogram, **label)
-    if lane.info is not None:
-        page.gauge("epoch", "Fencing number of our claim.", lane.info.epoch, **label)
+    info = lane.core.info
+    if info is not None:
+        page.gauge("epoch", "Fencing number of our claim.", info.epoch, **label)
         page.gauge(
             "cache_config_info",
             "The KV pool; the value is always 1.",
             1,
-            block_size=str(lane.info.block_size),
-            num_gpu_blocks=str(lane.info.num_blocks),
-            cache_dtype=lane.info.kv_cache_dtype,
+            block_size=str(info.block_size),
+            num_gpu_blocks=str(info.num_blocks),
+            cache_dtype=info.kv_cache_dtype,
             **label,
         )

@@ -1,11 +1,8 @@
-"""One executor and the core that plans for it.
+"""One executor: its connection, its core, and the steps between the two.
 
 A lane keeps a step stream open for as long as its executor can be reached: claim it, learn its
 model, bring core and executor to one state, stream until something breaks, begin again. What a
 broken stream had in flight is void; results that arrived stay confirmed; clients see a pause.
-
-    same incarnation and epoch    the pool is as we left it: only the steps in flight are void
-    anything else                 the pool is empty or was another's: every sequence waits again
 """
 
 from __future__ import annotations
@@ -14,16 +11,16 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from common.errors import ExecutorLostError, ModelError, OwnershipError, ResyncError
-from common.plan import ErrorCode, SequenceError, StepResult
-from scheduler_service.core.events import Events, SequenceKey
-from scheduler_service.core.request import FinishReason, PriorOutput, RefusedError, Request
-from scheduler_service.core.scheduler import Scheduler
+from common.plan import ErrorCode, StepPlan, StepResult
+from scheduler_service.core.request import Request
 from scheduler_service.engine.backoff import Backoff
 from scheduler_service.engine.executor_client import ExecutorClient, ExecutorInfo, StepStream
+from scheduler_service.engine.executor_core import ExecutorCore, Outputs
 from scheduler_service.engine.metrics import LaneMetrics
+from scheduler_service.engine.plan_dump import dump
 from scheduler_service.engine.served_model import ServedModel
 from scheduler_service.engine.step_clock import StepClock
 
@@ -35,16 +32,6 @@ MAX_OVERRUNS = 2
 """Streams in a row that the watchdog ended: the executor greets us, but its device hangs."""
 STABLE_S = 5.0
 """A stream that lasted so long is reopened at once, however idle it was."""
-
-Outputs = tuple[PriorOutput, ...]
-
-
-class Unplaced(NamedTuple):
-    """A request that its core, being smaller now, cannot take any more."""
-
-    request: Request
-    outputs: Outputs
-    message: str
 
 
 class LaneState(enum.Enum):
@@ -74,8 +61,7 @@ class ExecutorLane:
     def __init__(self, client: ExecutorClient, served: ServedModel, host: LaneHost) -> None:
         self.address = client.address
         self.state = LaneState.CONNECTING
-        self.info: ExecutorInfo | None = None
-        self.core: Scheduler | None = None
+        self.core = ExecutorCore(served)
         self.metrics = LaneMetrics()
         self._client = client
         self._served = served
@@ -83,33 +69,19 @@ class ExecutorLane:
         self._epoch = 0
         self._stream: StepStream | None = None
         self._results: deque[tuple[float, StepResult]] = deque()
+        self._plans: dict[int, StepPlan] = {}
+        """In flight, by step id."""
         self._clock = StepClock()
         self._backoff = Backoff()
         self._opened_at: float | None = None
         self._faults: deque[float] = deque(maxlen=2)
-        self._needs_reset = False
         self.is_stranded = False
         """Lost with sequences that were not offered to other lanes yet."""
-        self._left_events: list[Events] = []
-        self._unplaced: list[Unplaced] = []
         self._last_complaint = ""
 
     @property
     def accepts_requests(self) -> bool:
         return self.state in (LaneState.READY, LaneState.INTERRUPTED)
-
-    @property
-    def num_sequences(self) -> int:
-        if self.core is None:
-            return 0
-        return len(self.core.state.sequences)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self.core.state.waiting) if self.core is not None else 0
-
-    def match_length(self, request: Request) -> int:
-        return self.core.match_length(request) if self.core is not None else 0
 
     async def run(self) -> None:
         """Holds a session whenever the executor can be reached. Never returns."""
@@ -151,38 +123,20 @@ class ExecutorLane:
         return info
 
     def _attach(self, info: ExecutorInfo) -> None:
-        """Brings the core to the state of the executor's pool."""
         self._take_results(self._host.now())
-        known, self.info = self.info, info
-        if self.core is None or known is None:
-            self.core = self._served.new_core(info)
+        known = self.core.info
+        self.core.attach(info)
+        self.is_stranded = False
+        if known is None:
             return
         self.metrics.num_reconnects += 1
-        self.is_stranded = False
-        if known == info and not self._needs_reset:
-            self.core.void_steps()
-        elif self._served.limits(known) == self._served.limits(info):
-            self.core.reset()
-        else:
-            self._replace_core(self.core, info)
-        self._needs_reset = False
         if known.incarnation != info.incarnation:
             self._clock.restarted()
-
-    def _replace_core(self, old: Scheduler, info: ExecutorInfo) -> None:
-        """The executor came back with another pool: the sequences move to a core of that size."""
-        moved = _evacuate(old)
-        self._left_events.append(old.take_events())
-        self.core = self._served.new_core(info)
-        for request, outputs in moved:
-            try:
-                self.core.add(request, outputs)
-            except RefusedError as error:
-                self._unplaced.append(Unplaced(request, outputs, str(error)))
 
     def _session_ended(self, error: Exception) -> None:
         now = self._host.now()
         self._clock.stream_ended()
+        self._plans.clear()
         opened_at, self._opened_at = self._opened_at, None
         if opened_at is not None and now - opened_at >= STABLE_S:
             self._backoff.reset()
@@ -220,32 +174,42 @@ class ExecutorLane:
         while self._results:
             arrived_at, result = self._results.popleft()
             round_trip_s = self._clock.answered(result.step_id, arrived_at)
-            assert self.core is not None
-            try:
-                self.core.apply(result)
-            except ValueError as error:  # it does not fit its plan
-                self._start_over(str(error), now)
+            plan = self._plans.pop(result.step_id, None)
+            if not self._confirm(result):
+                self._start_over(plan, result, now)
                 continue
             if round_trip_s is not None:
                 self._backoff.reset()
                 self.metrics.observe_result(result, round_trip_s)
-            invalid = [error for error in result.errors if error.code is ErrorCode.INVALID_PLAN]
-            if invalid:
-                self._start_over("; ".join(map(_describe, invalid)), now)
+            if any(error.code is ErrorCode.INVALID_PLAN for error in result.errors):
+                self._start_over(plan, result, now)
 
-    def _start_over(self, fault: str, now: float) -> None:
+    def _confirm(self, result: StepResult) -> bool:
+        """Whether the result fits its plan."""
+        assert self.core.scheduler is not None
+        try:
+            self.core.scheduler.apply(result)
+        except ValueError as error:
+            log.error("a result does not fit its plan: %s", error)
+            return False
+        return True
+
+    def _start_over(self, plan: StepPlan | None, result: StepResult, now: float) -> None:
         """A bug of ours or of the executor. The two may disagree about more than what showed: the
         stream is opened again with an empty pool."""
-        assert self.core is not None
+        named = {error.sequence_id for error in result.errors}
         log.error(
-            "plan and executor %s do not fit; starting over: %s",
+            "plan and executor %s do not fit; starting over",
             self.address,
-            fault,
-            extra={"core": repr(self.core.counters)},
+            extra={
+                "errors": [f"{error.sequence_id}: {error.message}" for error in result.errors],
+                "plan": dump(plan, named) if plan is not None else None,
+                "core": repr(self.core.counters),
+            },
         )
         self._faults.append(now)
         self.metrics.num_invalid_plans += 1
-        self._needs_reset = True
+        self.core.distrust()
         self._break_stream()
 
     def _break_stream(self) -> None:
@@ -253,36 +217,14 @@ class ExecutorLane:
             self._stream.cancel()
             self._stream = None
 
-    def add(self, request: Request, outputs: Outputs) -> None:
-        """RefusedError if it can never run here. Only once an executor was reached."""
-        assert self.core is not None
-        self.core.add(request, outputs)
-
-    def holds(self, key: SequenceKey) -> bool:
-        return self.core is not None and self.core.sequence_id_of(key) is not None
-
-    def abort(self, request_id: str) -> None:
-        if self.core is not None:
-            self.core.abort(request_id)
-
-    def finish(self, key: SequenceKey, num_output_tokens: int) -> None:
-        """A stop was found in its text. Nothing happens if it has ended or is elsewhere."""
-        if self.core is not None:
-            sequence_id = self.core.sequence_id_of(key)
-            if sequence_id is not None:
-                self.core.finish(sequence_id, num_output_tokens, FinishReason.STOP)
-
-    def expire(self, now: float) -> None:
-        if self.core is not None:
-            self.core.expire(now)
-
     def plan(self, now: float) -> None:
         """Sends as many steps as may be in flight."""
-        if self._stream is None or self.core is None:
+        if self._stream is None or self.core.scheduler is None:
             return
-        while (plan := self.core.schedule()) is not None:
+        while (plan := self.core.scheduler.schedule()) is not None:
             num_bytes = self._stream.send(plan)
             num_tokens = plan.num_tokens
+            self._plans[plan.step_id] = plan
             self._clock.sent(plan.step_id, num_tokens, now)
             self.metrics.observe_plan(num_tokens, num_bytes)
 
@@ -290,7 +232,7 @@ class ExecutorLane:
     def deadline(self) -> float | None:
         """When a step is overdue or a request expires, unless something happens before."""
         overdue_at = self._clock.deadline if self._stream is not None else None
-        expires_at = self.core.next_deadline if self.core is not None else None
+        expires_at = self.core.next_deadline
         if overdue_at is None or expires_at is None:
             return overdue_at if expires_at is None else expires_at
         return min(overdue_at, expires_at)
@@ -298,24 +240,4 @@ class ExecutorLane:
     def evacuate(self) -> list[tuple[Request, Outputs]]:
         """Everything unfinished, for other lanes. Only while the executor cannot be reached."""
         self.is_stranded = False
-        return _evacuate(self.core) if self.core is not None else []
-
-    def take_unplaced(self) -> list[Unplaced]:
-        """To be told after the events."""
-        unplaced, self._unplaced = self._unplaced, []
-        return unplaced
-
-    def take_events(self) -> list[Events]:
-        events, self._left_events = self._left_events, []
-        if self.core is not None:
-            events.append(self.core.take_events())
-        return events
-
-
-def _describe(error: SequenceError) -> str:
-    return f"sequence {error.sequence_id}: {error.message}"
-
-
-def _evacuate(core: Scheduler) -> list[tuple[Request, Outputs]]:
-    core.reset()
-    return core.take_waiting(len(core.state.sequences))
+        return self.core.take_all()

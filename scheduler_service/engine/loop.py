@@ -79,22 +79,22 @@ class EngineLoop:
         self._drain(now)
         for lane in self.lanes:
             lane.apply(now)
-            lane.expire(now)
+            lane.core.expire(now)
         self._move_lost_work()
         for lane in self.lanes:
             lane.plan(now)
         for lane in self.lanes:
-            for events in lane.take_events():
+            for events in lane.core.take_events():
                 self._live.publish(events, now)
-            for request, outputs, message in lane.take_unplaced():
+            for request, outputs, message in lane.core.take_unplaced():
                 self._live.fail(request, outputs, message)
         self._note_business(now)
         self._tell_workers(now)
         self._set_timer(now)
         if self._config.check_invariants:
             for lane in self.lanes:
-                if lane.core is not None:
-                    invariants.check(lane.core)
+                if lane.core.scheduler is not None:
+                    invariants.check(lane.core.scheduler)
 
     def _drain(self, now: float) -> None:
         for _ in range(min(len(self._commands), MAX_COMMANDS_PER_TURN)):
@@ -186,7 +186,7 @@ class EngineLoop:
         self.wake()
 
     def _is_held(self, key: SequenceKey) -> bool:
-        return any(lane.holds(key) for lane in self.lanes)
+        return any(lane.core.holds(key) for lane in self.lanes)
 
     # What lanes need.
 

@@ -1,4 +1,4 @@
-"""Which core takes a request: the one that has most of its prompt cached, then the least loaded."""
+"""Which lane takes a request: the one that has most of its prompt cached, then the least loaded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Protocol, TypeVar
 from scheduler_service.core.request import Request
 
 
-class Placement(Protocol):
-    """What the router asks of one executor's core."""
-
+class RoutableCore(Protocol):
     def match_length(self, request: Request) -> int:
         """Tokens of the prompt that are cached there."""
 
@@ -19,12 +17,22 @@ class Placement(Protocol):
         """Running and waiting."""
 
 
-PlacementT = TypeVar("PlacementT", bound=Placement)
+class Routable(Protocol):
+    """What the router needs of a lane."""
+
+    @property
+    def core(self) -> RoutableCore: ...
 
 
-def rank(placements: Iterable[PlacementT], request: Request) -> list[PlacementT]:
+LaneT = TypeVar("LaneT", bound=Routable)
+
+
+def rank(lanes: Iterable[LaneT], request: Request) -> list[LaneT]:
     """Best first; equals keep their order."""
-    candidates = list(placements)
+    candidates = list(lanes)
     if len(candidates) < 2:
         return candidates
-    return sorted(candidates, key=lambda place: (-place.match_length(request), place.num_sequences))
+    return sorted(
+        candidates,
+        key=lambda lane: (-lane.core.match_length(request), lane.core.num_sequences),
+    )

@@ -201,7 +201,7 @@ class Harness:
 
     @property
     def core(self):  # type: ignore[no-untyped-def]
-        return self.loop.lanes[0].core
+        return self.loop.lanes[0].core.scheduler
 
     def join(self, number: int) -> RecordingWorker:
         worker = RecordingWorker(self.loop, self._running, number)

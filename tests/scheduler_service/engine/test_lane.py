@@ -94,8 +94,8 @@ async def test_a_fenced_scheduler_asks_for_a_new_epoch() -> None:
         harness.client.take_over()
         await harness.worker.until(lambda: len(harness.client.streams) == 2)
         assert harness.client.hellos[:3] == [0, 1, 0]
-        assert harness.loop.lanes[0].info is not None
-        assert harness.loop.lanes[0].info.epoch == 3
+        assert harness.loop.lanes[0].core.info is not None
+        assert harness.loop.lanes[0].core.info.epoch == 3
 
 
 async def test_an_executor_that_comes_back_with_another_pool_is_used_as_it_is() -> None:
@@ -220,7 +220,7 @@ async def test_an_invalid_plan_fails_its_sequence_and_the_rest_start_over(
         assert fine.tokens[0] == expected(random_ids(2, 5), 90)
         assert len(harness.client.streams) == 2, "one reset"
         assert harness.worker.readiness[-1].ready
-    assert "starting over: sequence" in caplog.text
+    assert "starting over" in caplog.text
 
 
 async def test_two_invalid_plans_within_a_minute_leave_the_executor_alone() -> None:
@@ -265,7 +265,7 @@ async def test_an_overdue_step_reopens_the_stream_once_the_lane_is_warm() -> Non
         lane.plan(host.now())
 
     await turn()
-    lane.add(make_request("r", random_ids(1, 4), max_tokens=200), ())
+    lane.core.add(make_request("r", random_ids(1, 4), max_tokens=200), ())
     lane.plan(host.now())
     while lane.metrics.num_steps < WARM_STEPS:
         assert lane.deadline is None

@@ -17,6 +17,10 @@ class Place:
     num_sequences: int
     num_questions: int = 0
 
+    @property
+    def core(self) -> Place:
+        return self
+
     def match_length(self, request: Request) -> int:
         self.num_questions += 1
         return self.cached
