@@ -21,7 +21,7 @@ from scheduler_service.config import SchedulerConfig
 INTERNAL_FIELDS = ("executors", "role", "engine_socket", "status_fd", "parent_fd")
 """Flags of the services that the stack itself decides."""
 
-DEFAULT_SHUTDOWN_TIMEOUT_S = 5.0
+DEFAULT_SHUTDOWN_TIMEOUT_S = 2.0
 """Unless a flag says otherwise: a person who pressed Ctrl-C does not wait as long as a cluster."""
 
 

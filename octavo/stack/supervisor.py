@@ -26,7 +26,7 @@ READY_POLL_S = 0.05
 READY_PATIENCE_S = 60.0
 """From all executors loaded to the first 200 of /health/ready."""
 EXECUTOR_GRACE_S = 2.5
-SCHEDULER_MARGIN_S = 2.0
+SCHEDULER_MARGIN_S = 4.0
 """Over its --shutdown-timeout; with the default one and the executors' grace under 10 s in all."""
 URGENT_GRACE_S = 1.0
 
