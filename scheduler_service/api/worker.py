@@ -46,15 +46,17 @@ async def serve(
     """
     service = Service(config, connection)
     http, rpc = _http_server(config, service), _grpc_server(config, service)
-    await rpc.start()
-    await http.start()
-    status.listening({"http": http.address, "grpc": rpc.address})
     try:
-        await _until(stop, _serve_model(service, rpc, status))
+        await http.start()
+        await rpc.start()
+        status.listening({"http": http.address, "grpc": rpc.address})
+        try:
+            await _until(stop, _serve_model(service, rpc, status))
+        finally:
+            # The ports stay open meanwhile, to say that this server is going.
+            await rpc.set_not_serving()
+            await service.finish(config.shutdown_timeout)
     finally:
-        # The ports stay open meanwhile, to say that this server is going.
-        await rpc.set_not_serving()
-        await service.finish(config.shutdown_timeout)
         await asyncio.gather(http.stop(), rpc.stop(_LAST_WORDS_S))
         await service.close()
 

@@ -19,14 +19,15 @@ _BACKLOG = 2048
 
 
 class HttpServer:
-    """`start`, then `stop`. The port is bound before anything is served."""
+    """`start`, then `stop`."""
 
     def __init__(
         self, app: ASGIApp, *, host: str, port: int, port_use: PortUse, grace_s: float
     ) -> None:
         """`grace_s`: what running requests get to end when the server stops."""
-        self._socket = _bind(host, port, port_use)
-        self.address = join_address(host, self._socket.getsockname()[1])
+        self._host = host
+        self._port = port
+        self._port_use = port_use
         config = uvicorn.Config(
             app,
             http=LimitedHttpProtocol,
@@ -41,8 +42,16 @@ class HttpServer:
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 
+    @property
+    def address(self) -> str:
+        """host:port, with the port really bound once `start` has returned."""
+        return join_address(self._host, self._port)
+
     async def start(self) -> None:
-        self._serving = asyncio.create_task(self._server.serve([self._socket]))
+        """Binds and serves. ConfigError when the address cannot be had."""
+        bound = _bind(self._host, self._port, self._port_use)
+        self._port = bound.getsockname()[1]
+        self._serving = asyncio.create_task(self._server.serve([bound]))
 
     async def stop(self) -> None:
         """Accepts no more, lets running requests end within the grace, then cancels them."""
@@ -52,7 +61,6 @@ class HttpServer:
             # Cancelled ones are told so, not waited for, by uvicorn.
             await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
             self._serving = None
-        self._socket.close()
 
 
 class _Server(uvicorn.Server):
