@@ -53,7 +53,7 @@ def slot_row_ids(kv: Tensor, slot_mapping: Tensor) -> Tensor:
 
 
 def head_block_row_ids(kv: Tensor, tables: Tensor) -> Tensor:
-    """Rows of `head_block_rows` for tables [sequences, blocks]: [2, sequences, heads, blocks], flat."""
+    """For `head_block_rows` of tables [sequences, blocks]: [2, sequences, heads, blocks], flat."""
     num_blocks, heads = kv.shape[2:4]
     sides = torch.arange(2).view(2, 1, 1, 1) * num_blocks
     rows = (sides + tables[None, :, None, :]) * heads + torch.arange(heads).view(1, 1, heads, 1)

@@ -1,0 +1,63 @@
+"""The specification itself, against what torch and arithmetic say."""
+
+from __future__ import annotations
+
+import torch
+
+from executor_service.kernels import reference
+
+F = torch.nn.functional
+
+
+def test_norm_is_torchs_rms_norm() -> None:
+    x, weight = torch.randn(5, 96).double(), torch.randn(96).double()
+    expected = F.rms_norm(x, (96,), weight, 1e-5)
+    torch.testing.assert_close(reference.rms_norm(x, weight, 1e-5), expected)
+
+
+def test_norm_after_adding_also_returns_the_sum() -> None:
+    x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8)
+    normed, total = reference.add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normed, reference.rms_norm(total, weight, 1e-6))
+
+
+def test_rotary_keeps_lengths_and_depends_on_distance_alone() -> None:
+    q, k = torch.randn(1, 1, 8).double(), torch.randn(1, 1, 8).double()
+    frequencies = torch.tensor([1.0, 0.3, 0.1, 0.02]).double()
+
+    def rotated(x: torch.Tensor, position: int) -> torch.Tensor:
+        angles = (position * frequencies).unsqueeze(0)
+        return reference.rotary(x, angles.cos(), angles.sin())
+
+    torch.testing.assert_close(rotated(q, 7).norm(), q.norm())
+    products = [(rotated(q, p + 4) * rotated(k, p)).sum() for p in (0, 5, 90)]
+    torch.testing.assert_close(torch.stack(products), products[0].expand(3))
+
+
+def test_attention_of_one_sequence_is_torchs_causal_attention() -> None:
+    num_tokens, heads, kv_heads, head_dim, block_size = 11, 6, 2, 8, 4
+    q = torch.randn(num_tokens, heads, head_dim).double()
+    k, v = (torch.randn(num_tokens, kv_heads, head_dim).double() for _ in range(2))
+    pool = torch.full((1, 2, 5, block_size, kv_heads, head_dim), float("nan")).double()
+    table = torch.tensor([[3, 0, 4]])
+    slots = table[0].repeat_interleave(block_size)[:num_tokens] * block_size
+    reference.write_kv(pool, 0, k, v, slots + torch.arange(num_tokens) % block_size)
+    found = reference.attention(
+        q, pool, 0, 0.3, torch.tensor([0]), torch.tensor([num_tokens]), table
+    )
+    expected = F.scaled_dot_product_attention(
+        q.transpose(0, 1),
+        k.transpose(0, 1),
+        v.transpose(0, 1),
+        is_causal=True,
+        scale=0.3,
+        enable_gqa=True,
+    ).transpose(0, 1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_block_copies_run_one_after_the_other() -> None:
+    pool = torch.arange(4.0).view(1, 1, 4, 1, 1, 1).repeat(2, 2, 1, 1, 1, 1)
+    reference.copy_blocks(pool, torch.tensor([0, 1]), torch.tensor([1, 3]))
+    assert pool[1, 1].flatten().tolist() == [0, 0, 2, 0]
