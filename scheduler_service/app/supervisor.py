@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.config import secret_environ, to_argv
+from common.errors import ConfigError
 from common.process import ChildProcess, ProcessStatus
 from scheduler_service.app.ports import settled_ports
 from scheduler_service.config import SchedulerConfig
@@ -100,7 +101,9 @@ class Supervisor:
         """When somebody asked to stop; None: nobody did."""
 
     def run(self) -> int:
-        """Returns the exit status once every child has ended."""
+        """Returns the exit status once every child has ended. ConfigError before any is started."""
+        if not self._config.executors:
+            raise ConfigError("--executors: name at least one executor, host:port")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         with (

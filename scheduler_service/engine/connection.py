@@ -170,7 +170,9 @@ class EngineConnection:
                 self._receive(self._decoder.decode(payload))
         except (msgspec.DecodeError, TooLargeError):
             log.exception("the step loop sent nonsense")
-        log.warning("lost the step loop; reconnecting")
+        # A loop that drains ends when it has nothing left; any other end is a loss.
+        level = logging.INFO if self._readiness.draining else logging.WARNING
+        log.log(level, "the step loop has ended; reconnecting")
         self._lose(_GONE)
         await self._reconnect()
 

@@ -29,7 +29,7 @@ class Supervised:
     def __init__(self, directory: Path, behaviour: str, flags: Sequence[str]) -> None:
         self.directory = directory
         argv = [sys.executable, "-m", "tests.support.supervise", behaviour, str(directory)]
-        argv += ["--port=0", "--grpc-port=0", *flags]
+        argv += ["--port=0", "--grpc-port=0", "--executors=127.0.0.1:1", *flags]
         self.process = ChildProcess.start("supervise", argv, ENVIRON)
         self._events = self.process.events()
         self.seen: list[dict[str, object]] = []
@@ -225,6 +225,14 @@ def test_a_port_in_use_is_said_at_once_and_with_its_flag(flag: str) -> None:
     assert done.returncode != 0
     assert f"{flag}:" in done.stderr
     assert took_s < 2.0
+
+
+def test_a_service_without_executors_does_not_start() -> None:
+    argv = [sys.executable, "-m", "scheduler_service", "--port=0", "--grpc-port=0"]
+    environ = {name: value for name, value in ENVIRON.items() if name != "OCTAVO_EXECUTORS"}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert "--executors" in done.stderr
 
 
 def test_a_wrong_flag_is_named_and_changes_nothing() -> None:
