@@ -86,9 +86,6 @@ class ExecutorCore:
     def match_length(self, request: Request) -> int:
         return self.scheduler.match_length(request) if self.scheduler is not None else 0
 
-    def holds(self, key: SequenceKey) -> bool:
-        return self.scheduler is not None and self.scheduler.sequence_id_of(key) is not None
-
     def add(self, request: Request, outputs: Outputs) -> None:
         """RefusedError if it can never run here. Only once the executor was reached."""
         assert self.scheduler is not None

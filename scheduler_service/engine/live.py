@@ -6,7 +6,7 @@ It turns the cores' events into outbox entries and takes the times in between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler_service.core.events import Events, SequenceAdmitted, SequenceFinished, SequenceKey
@@ -41,10 +41,8 @@ class LiveChoice:
 class LiveRequests:
     """Every request from its acceptance to its last `finished`. Times are on the loop's clock."""
 
-    def __init__(self, metrics: RequestMetrics, is_held: Callable[[SequenceKey], bool]) -> None:
-        """`is_held` tells whether any core has a sequence of that key."""
+    def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
-        self._is_held = is_held
         self._requests: dict[str, LiveRequest] = {}
         self._choices: dict[SequenceKey, LiveChoice] = {}
         self._ids: dict[tuple[WorkerLink, int], str] = {}
@@ -90,8 +88,6 @@ class LiveRequests:
             self._publish_tokens(events, now)
         for finished in events.finished:
             self._publish_finished(finished, now)
-        for finished in events.finished:
-            self._end_unforked(finished)
 
     def _publish_admitted(self, admitted: SequenceAdmitted, now: float) -> None:
         request = self._requests[admitted.key.request_id]
@@ -147,19 +143,6 @@ class LiveRequests:
         self._choices.pop(finished.key, None)
         self._metrics.observe_finished(finished, now - request.arrived_at)
         self._drop_choice(request_id, request, index)
-
-    def _end_unforked(self, finished: SequenceFinished) -> None:
-        """A request that ends before its prompt is computed has one sequence for all its choices:
-        the others end as that did."""
-        request_id = finished.key.request_id
-        request = self._requests.get(request_id)
-        if request is None:
-            return
-        indexes = sorted(request.choices_left)
-        if any(self._is_held(SequenceKey(request_id, index)) for index in indexes):
-            return
-        for index in indexes:
-            self._end_choice(request_id, request, index, finished.reason, 0, finished.message)
 
     def _end_choice(
         self,

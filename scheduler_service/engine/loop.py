@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core import invariants
-from scheduler_service.core.events import SequenceKey
 from scheduler_service.engine.dispatcher import Dispatcher
 from scheduler_service.engine.executor_client import ExecutorClient
 from scheduler_service.engine.exposition import Exposition
@@ -39,7 +38,7 @@ class EngineLoop:
         self._loop = asyncio.get_running_loop()
         self._metrics = RequestMetrics()
         self._served = ServedModel(config)
-        self._live = LiveRequests(self._metrics, self._is_held)
+        self._live = LiveRequests(self._metrics)
         self.lanes = [ExecutorLane(client, self._served, self) for client in clients]
         exposition = Exposition(
             self._metrics, self.lanes, self._served, compat=config.metrics_compat
@@ -184,9 +183,6 @@ class EngineLoop:
         for request_id in self._live.ids():
             self._dispatcher.abort(request_id)
         self.wake()
-
-    def _is_held(self, key: SequenceKey) -> bool:
-        return any(lane.core.holds(key) for lane in self.lanes)
 
     # What lanes need.
 
