@@ -79,7 +79,8 @@ class PromptRun:
     def add_prompt_logprobs(self, first_position: int, entries: Sequence[TokenLogprobs]) -> None:
         missing = first_position - len(self.prompt_logprobs)
         self.prompt_logprobs += [None] * missing
-        self.prompt_logprobs[first_position:] = entries
+        # A recompute sends them again; what came before stays.
+        self.prompt_logprobs[first_position : first_position + len(entries)] = entries
 
 
 class Generation:

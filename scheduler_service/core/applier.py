@@ -69,6 +69,11 @@ def _fail(
 
 def _deliver(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:
     keys, tokens, logprobs = state.events.keys, state.events.tokens, result.logprobs
+    # First: a token may end their owner.
+    for prompt_logprobs in result.prompt_logprobs:
+        owner = state.sequences.get(prompt_logprobs.sequence_id)
+        if owner is not None:
+            state.events.prompt_logprobs.append((owner.key, prompt_logprobs))
     for i, sequence in enumerate(step.sampled):
         sequence.num_pending -= 1
         if sequence.status is SequenceStatus.FINISHED:
@@ -83,10 +88,6 @@ def _deliver(state: SchedulerState, step: StepInFlight, result: StepResult) -> N
             _stop(state, sequence, token)
         elif len(sequence.tokens) >= sequence.max_len:
             end(state, sequence, FinishReason.LENGTH)
-    for prompt_logprobs in result.prompt_logprobs:
-        owner = state.sequences.get(prompt_logprobs.sequence_id)
-        if owner is not None:
-            state.events.prompt_logprobs.append((owner.key, prompt_logprobs))
 
 
 def _stop(state: SchedulerState, sequence: Sequence, token: int) -> None:

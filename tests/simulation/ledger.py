@@ -7,8 +7,10 @@ ends once; nothing follows an end, nor an abort that was accepted.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from dataclasses import dataclass, field
 
+from common.plan import PromptLogprobs
 from scheduler_service.core.events import Events, SequenceFinished, SequenceKey
 from scheduler_service.core.request import FinishReason, PriorOutput, Request
 from tests.support.shadow_model import ShadowModel, expected_output
@@ -28,6 +30,10 @@ class Choice:
     """The length given to `finish`, if that was called."""
 
     @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
     def key(self) -> SequenceKey:
         return SequenceKey(self.request.request_id, self.index)
 
@@ -45,6 +51,8 @@ class Ledger:
         self.num_cached_tokens: dict[str, int] = {}
         """By request id, in the order of their first admissions."""
         self._admitted: set[SequenceKey] = set()
+        self._scored: defaultdict[str, set[int]] = defaultdict(set)
+        """Prompt positions whose logprobs came."""
 
     def accept(self, request: Request, root: int) -> None:
         limit = request.max_tokens if request.max_tokens is not None else self._max_num_outputs
@@ -74,6 +82,8 @@ class Ledger:
     def take(self, events: Events) -> None:
         for admitted in events.admitted:
             self._check_admitted(admitted.key, admitted.num_cached_tokens)
+        for key, prompt_logprobs in events.prompt_logprobs:
+            self._take_prompt_logprobs(key, prompt_logprobs)
         for position, (key, token) in enumerate(zip(events.keys, events.tokens, strict=True)):
             self._take_token(key, token)
             self._check_logprobs(events, position, key, token)
@@ -97,8 +107,22 @@ class Ledger:
         assert token == choice.expected[position], (
             f"{key} output {position}: got {token}, alone it gets {choice.expected[position]}"
         )
+        if (
+            position == 0
+            and key.choice == 0
+            and choice.request.params.num_prompt_logprobs is not None
+        ):
+            missing = set(range(1, choice.num_prompt_tokens)) - self._scored[key.request_id]
+            assert not missing, f"{key}: no logprobs of prompt positions {missing}"
         choice.tokens.append(token)
         self.num_delivered_tokens += 1
+
+    def _take_prompt_logprobs(self, key: SequenceKey, scored: PromptLogprobs) -> None:
+        """They may come again after a recompute; each position says whose it is."""
+        request = self.choices[key].request
+        for position, entry in enumerate(scored.positions, scored.first_position):
+            assert entry.token_ids[0] == request.prompt_token_ids[position], f"{key} at {position}"
+            self._scored[key.request_id].add(position)
 
     def _check_logprobs(self, events: Events, position: int, key: SequenceKey, token: int) -> None:
         asked = self.choices[key].request.params.num_logprobs is not None
@@ -130,6 +154,10 @@ class Ledger:
                 assert last not in ends or request.params.min_tokens, name
             case FinishReason.EXPIRED:
                 assert request.deadline is not None, name
+
+    def num_scored(self, request_id: str) -> int:
+        """Prompt positions of which logprobs came."""
+        return len(self._scored[request_id])
 
     def moved(self, request_id: str) -> None:
         """It goes to another scheduler, which will tell of its admission again."""

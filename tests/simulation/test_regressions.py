@@ -53,3 +53,10 @@ def test_a_lone_sequence_is_not_starved_by_duplicates_of_its_own_blocks() -> Non
     world.drain()  # neither reads the cache, so the second has copies of the first's blocks
     assert len(world.choice("second").tokens) == 10
     assert world.scheduler.counters.num_starved == 0
+
+
+def test_prompt_logprobs_arrive_with_a_first_token_that_is_the_last() -> None:
+    world = World(make_limits())
+    world.add(make_request("r", random_ids(1, 20), max_tokens=1, num_prompt_logprobs=1))
+    world.drain()
+    assert world.ledger.num_scored("r") == 19

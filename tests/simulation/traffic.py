@@ -8,6 +8,7 @@ from common.plan import SequenceId
 from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.request import CacheRoot, Request
 from tests.simulation.ledger import Choice
+from tests.simulation.wire import CodecWire, DirectWire
 from tests.simulation.world import ROOT_SHIFT, World
 from tests.support.builders import make_limits, make_request
 from tests.support.shadow_model import ShadowModel
@@ -75,6 +76,7 @@ def random_request(rng: random.Random, request_id: str, prompt: list[int], now: 
         stop_token_ids=(STOP, 11) if rng.random() < 0.3 else (),
         min_tokens=rng.choice((0, 0, 0, 4)),
         num_logprobs=rng.choice((None, None, None, 0, 2)),
+        num_prompt_logprobs=rng.choice((None,) * 7 + (1,)),
         deadline=now + rng.randint(1, 60) if rng.random() < 0.2 else None,
         cache_root=ROOTS[root],
     )
@@ -86,7 +88,8 @@ class Driver:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.limits = random_limits(self.rng)
-        self.world = World(self.limits, random_model(self.rng))
+        wire = self.rng.choice((DirectWire(), CodecWire(self.limits.max_num_seqs)))
+        self.world = World(self.limits, random_model(self.rng), wire)
         self._prompts = Prompts(self.rng)
         self._now = 0.0
         self._num_requests = 0
@@ -130,8 +133,16 @@ class Driver:
     def _add(self) -> None:
         self._num_requests += 1
         request_id = f"r{self._num_requests}"
-        prompt = self._prompts.draw()
+        prompt = self._next_turn() if self.rng.random() < 0.2 else self._prompts.draw()
         self.world.add(random_request(self.rng, request_id, prompt, self._now))
+
+    def _next_turn(self) -> list[int]:
+        """An earlier answer comes back as part of a prompt."""
+        choices = self.world.choices()[-30:]
+        if not choices:
+            return self._prompts.draw()
+        choice = self.rng.choice(choices)
+        return [*choice.request.prompt_token_ids, *choice.tokens, 10]
 
     def _burst(self) -> None:
         for _ in range(self.rng.randint(2, 6)):

@@ -18,6 +18,7 @@ from scheduler_service.core.policy import Fcfs
 from scheduler_service.core.request import FinishReason, PriorOutput, RefusedError, Request
 from scheduler_service.core.scheduler import Scheduler
 from tests.simulation.ledger import Choice, Ledger
+from tests.simulation.wire import DirectWire, Wire
 from tests.support.shadow_executor import ShadowExecutor
 from tests.support.shadow_model import ShadowModel
 
@@ -38,12 +39,18 @@ class InFlight:
 
 
 class World:
-    def __init__(self, limits: SchedulerLimits, model: ShadowModel | None = None) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        model: ShadowModel | None = None,
+        wire: Wire | None = None,
+    ) -> None:
         self.scheduler = Scheduler(limits, Fcfs())
         self.limits = limits
         self.model = model or ShadowModel(vocab_size=limits.vocab_size)
         self.ledger = Ledger(self.model, limits.max_model_len, limits.block_size)
         self.executor = self._new_executor()
+        self.wire = wire or DirectWire()
         self.in_flight: deque[InFlight] = deque()
         self.delivered: deque[StepResult] = deque(maxlen=4)
         self.num_steps = 0
@@ -161,6 +168,7 @@ class World:
         assert len(self.in_flight) < self.limits.depth, "more steps in flight than depth allows"
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
         assert plan.num_chunks <= self.limits.max_num_seqs, "more chunks than places"
+        self.wire.send(plan)
         self.in_flight.append(InFlight(plan, list(plan.chunks())))
         self.num_steps += 1
         return True
@@ -170,7 +178,7 @@ class World:
         flight = next((f for f in self.in_flight if f.result is None), None)
         if flight is None:
             return False
-        flight.result = self.executor.execute(flight.plan)
+        flight.result = self.executor.execute(self.wire.receive())
         return True
 
     def deliver(self) -> bool:
@@ -208,6 +216,7 @@ class World:
         for _ in range(num_run):
             self.execute()
         self.in_flight.clear()
+        self.wire.reset()
         self.executor.forget_samples()
         self.scheduler.void_steps()
         assert self.scheduler.num_in_flight == 0
@@ -215,6 +224,7 @@ class World:
 
     def restart_executor(self) -> None:
         self.in_flight.clear()
+        self.wire.reset()
         self.executor = self._new_executor()
         self.scheduler.reset()
         assert self.scheduler.num_in_flight == 0
