@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from common.plan import ErrorCode, SequenceChunk, SequenceId, SequenceSpec, StepPlan, StepResult
+from common.plan import (
+    BlockId,
+    ErrorCode,
+    SequenceChunk,
+    SequenceId,
+    SequenceSpec,
+    StepPlan,
+    StepResult,
+)
 from scheduler_service.core import invariants
 from scheduler_service.core.events import SequenceKey
 from scheduler_service.core.intake import QueueFullError
@@ -36,6 +44,13 @@ class InFlight:
     chunks: list[SequenceChunk]
     """The plan as it was when it was made."""
     result: StepResult | None = None
+
+    @property
+    def block_ids(self) -> set[BlockId]:
+        """Every block that the step reads, writes or copies."""
+        tables = [block for chunk in self.chunks for block in chunk.block_ids]
+        copies = [*self.plan.copy_sources, *self.plan.copy_destinations]
+        return set(map(BlockId, tables + copies))
 
 
 class World:
@@ -74,8 +89,21 @@ class World:
         return self.ledger.choices[SequenceKey(request_id, index)]
 
     def check(self) -> None:
-        invariants.check(self.scheduler)
+        self._check_invariants()
         self.ledger.take(self.scheduler.take_events())
+
+    def _check_invariants(self) -> None:
+        invariants.check(self.scheduler)
+        kv = self.scheduler.state.kv
+        evictable: set[int] = set()
+        nodes = kv.tree.roots()
+        for node in nodes:
+            nodes.extend(node.children.values())
+            if node.num_acquired == 0:
+                evictable.update(node.block_ids)
+        for flight in self.in_flight:
+            lost = [b for b in flight.block_ids if not kv.pool.num_refs(b) or b in evictable]
+            assert not lost, f"I5: step {flight.plan.step_id} names {lost}, which may be reused"
 
     # Requests
 
@@ -96,7 +124,7 @@ class World:
         moving = [request.request_id for request, _ in self.moving]
         live = any(c.request.request_id == request_id for c in self.ledger.live())
         accepted = self.scheduler.abort(request_id)
-        invariants.check(self.scheduler)
+        self._check_invariants()
         if request_id in moving:
             self.ledger.take(self.scheduler.take_events())
             return
