@@ -13,7 +13,6 @@ from tokenizers import (
     Regex,
     Tokenizer,
     decoders,
-    normalizers,
     pre_tokenizers,
     processors,
 )
@@ -55,8 +54,6 @@ def tokenizer_json(fields: dict[str, Any]) -> bytes:
     except KeyError as error:
         raise ModelError(f"the GGUF file has no field {error.args[0]!r}") from error
     _set_split(tokenizer, _SPLITS[split])
-    if split == "qwen2":
-        tokenizer.normalizer = normalizers.NFC()
     _add_special_tokens(tokenizer, fields)
     _add_bos(tokenizer, fields)
     return tokenizer.to_str().encode()
