@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from common.errors import ServerError
 from octavo.commands.answer import Answer
 from octavo.commands.server import own_server
 from octavo.types import Message
 
 MODEL = "smollm2-135m"
-QUESTION = "Why is the sky blue? Answer in two sentences."
+QUESTION = "Explain gravity in one short sentence."
 MAX_TOKENS = 96
 
 
@@ -24,5 +25,7 @@ def main(argv: Sequence[str]) -> int:
         answer = Answer()
         turn = Message(role="user", content=QUESTION)
         answer.stream(client, [turn], temperature=0.0, max_tokens=MAX_TOKENS)
+    if not answer.timing.num_tokens:
+        raise ServerError("the answer holds no token")
     print(f"[{answer.timing.summary()}]")
     return 0

@@ -60,5 +60,7 @@ def own_server_config(flags: Sequence[str]) -> StackConfig:
     parser = argparse.ArgumentParser(conflict_handler="resolve", allow_abbrev=False)
     config.add_arguments(parser)
     fixed = ["--host=127.0.0.1", "--port=0", "--grpc-port=0", "--log-level=warning"]
+    # One person talks to it: a pool for hundreds would only take longer to clear.
+    fixed.append("--max-num-seqs=4")
     environ = {name: value for name, value in os.environ.items() if name != "OCTAVO_API_KEY"}
     return config.from_namespace(parser.parse_args([*fixed, *flags]), environ)
