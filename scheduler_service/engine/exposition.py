@@ -160,9 +160,6 @@ def _add_cores(page: _Page, cores: Sequence[Counters]) -> None:
     num_blocks = total("num_blocks")
     usage = total("num_referenced_blocks") / num_blocks if num_blocks else 0.0
     page.gauge("kv_cache_usage_perc", "Blocks in use by live sequences, 0 to 1.", usage)
-    slots = total("num_live_slots")
-    waste = 1.0 - total("num_live_tokens") / slots if slots else 0.0
-    page.gauge("kv_waste_ratio", "Allocated slots of live tables that hold no token.", waste)
 
 
 _CORE_GAUGES = (
@@ -206,6 +203,10 @@ def _add_lane(page: _Page, lane: ExecutorLane) -> None:
         "step_prepare_seconds": ("Plan to tensors.", metrics.prepare_s),
         "step_forward_seconds": ("Forward pass.", metrics.forward_s),
         "step_sample_seconds": ("Sampling.", metrics.sample_s),
+        "kv_cache_waste_ratio": (
+            "Slots of live tables without a token, by step.",
+            metrics.kv_waste,
+        ),
     }
     for name, (help, histogram) in histograms.items():
         page.histogram(name, help, histogram, **label)
