@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.bench.serving.transformers_side import TransformersSide
 from tests.bench.serving.workloads import Ask, Interruption, Workload
 from tests.support.tiny_llama import tiny_model
