@@ -66,7 +66,8 @@ class Worker:
         return self
 
     async def ready(self) -> Worker:
-        await self.listening()
+        if not self.status.is_listening.is_set():
+            await self.listening()
         await asyncio.wait_for(self.status.is_ready.wait(), 20)
         return self
 
