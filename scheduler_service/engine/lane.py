@@ -151,7 +151,8 @@ class ExecutorLane:
         if str(error) != self._last_complaint:
             self._last_complaint = str(error)
             # One that was never there may still be loading; at start that is no news.
-            level = logging.INFO if self.state is LaneState.CONNECTING else logging.WARNING
+            is_awaited = self.state is LaneState.CONNECTING and isinstance(error, ExecutorLostError)
+            level = logging.INFO if is_awaited else logging.WARNING
             log.log(level, "no executor at %s: %s", self.address, error)
         self._host.wake()
 
