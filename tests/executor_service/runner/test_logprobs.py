@@ -14,7 +14,7 @@ def test_values_are_log_softmax_of_the_raw_logits() -> None:
     entry = token_logprobs(LOGITS.numpy(), 77, 5)
     best = expected.topk(5)
     assert entry.token_ids == (77, *best.indices.tolist())
-    assert entry.logprobs == pytest.approx([expected[77], *best.values.tolist()], abs=1e-6)
+    assert entry.logprobs == pytest.approx([float(expected[77]), *best.values.tolist()], abs=1e-6)
     assert entry.rank == 1 + int((expected > expected[77]).sum())
 
 
