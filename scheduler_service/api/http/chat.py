@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,13 +17,13 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from common.errors import InvalidRequestError
-from scheduler_service.api.chat_messages import render_messages
+from scheduler_service.api.chat_messages import check_messages, render_messages
 from scheduler_service.api.choice import Delta
 from scheduler_service.api.fields import Fields
 from scheduler_service.api.generate_request import GenerateRequest
 from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.answer import raise_failure, send_json
-from scheduler_service.api.http.body import read_fields
+from scheduler_service.api.http.body import read_body
 from scheduler_service.api.http.event_stream import EventStream
 from scheduler_service.api.http.logprobs import ChatLogprobs, chat_logprobs
 from scheduler_service.api.http.options import (
@@ -32,7 +34,7 @@ from scheduler_service.api.http.options import (
 )
 from scheduler_service.api.http.shapes import OptionalUsage, Usage, usage_of
 from scheduler_service.api.http.watched import WatchedResponse
-from scheduler_service.api.sampling import MAX_LOGPROBS, read_sampling
+from scheduler_service.api.sampling import MAX_LOGPROBS, MAX_MAX_TOKENS, read_sampling
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
 
@@ -83,16 +85,26 @@ class _Chunk(msgspec.Struct):
 def routes(service: Service) -> list[Route]:
     async def chat(request: Request) -> Response:
         arrived_at = time.monotonic()
-        fields = await read_fields(request)
-        return WatchedResponse(partial(_answer, service, fields, arrived_at))
+        ask = await read_body(request, partial(_read, service.model))
+        return WatchedResponse(partial(_answer, service, ask, arrived_at))
 
     return [Route("/v1/chat/completions", chat, methods=["POST"])]
 
 
-async def _answer(service: Service, fields: Fields, arrived_at: float, send: Send) -> None:
-    model = service.model
-    options = read_answer_options(fields)
-    request = await _read_request(fields, model)
+class _Ask(NamedTuple):
+    request: GenerateRequest
+    """Without its prompt, which the template makes of the messages."""
+    options: AnswerOptions
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool
+
+
+async def _answer(service: Service, ask: _Ask, arrived_at: float, send: Send) -> None:
+    model, options = service.model, ask.options
+    prompt = await render_messages(
+        ask.messages, model, add_generation_prompt=ask.add_generation_prompt
+    )
+    request = dataclasses.replace(ask.request, prompts=(prompt,))
     async with service.generate(request, arrived_at) as generation:
         teller = _Teller(request.request_id, model, options, generation)
         if options.is_streamed:
@@ -101,10 +113,19 @@ async def _answer(service: Service, fields: Fields, arrived_at: float, send: Sen
             await send_json(send, teller.answer(await generation.collect()))
 
 
-async def _read_request(fields: Fields, model: ServedModel) -> GenerateRequest:
+def _read(model: ServedModel, fields: Fields) -> _Ask:
     check_model_name(fields, model)
     refuse_unsupported(fields)
-    max_tokens = _max_tokens(fields, model)
+    return _Ask(
+        _read_request(model, fields),
+        read_answer_options(fields),
+        check_messages(fields.get("messages")),
+        fields.flag("add_generation_prompt") is not False,
+    )
+
+
+def _read_request(model: ServedModel, fields: Fields) -> GenerateRequest:
+    max_tokens = _max_tokens(fields)
     sampling = read_sampling(
         fields,
         model,
@@ -112,29 +133,24 @@ async def _read_request(fields: Fields, model: ServedModel) -> GenerateRequest:
         num_logprobs=_num_logprobs(fields),
         num_prompt_logprobs=None,
     )
-    add_generation_prompt = fields.flag("add_generation_prompt") is not False
-    prompt = await render_messages(
-        fields.get("messages"), model, add_generation_prompt=add_generation_prompt
-    )
+    wants_newer = fields.has("max_completion_tokens")
     return GenerateRequest(
         request_id=f"chatcmpl-{secrets.token_hex(12)}",
-        prompts=(prompt,),
+        prompts=(),
         add_special_tokens=fields.flag("add_special_tokens") or False,
         max_tokens=max_tokens,
         written_names={
             "prompt": "messages",
-            "max_tokens": "max_completion_tokens"
-            if fields.has("max_completion_tokens")
-            else "max_tokens",
+            "max_tokens": "max_completion_tokens" if wants_newer else "max_tokens",
         },
         **sampling,
     )
 
 
-def _max_tokens(fields: Fields, model: ServedModel) -> int | None:
+def _max_tokens(fields: Fields) -> int | None:
     """max_completion_tokens is the newer name and wins."""
-    older = fields.integer("max_tokens", 1, 2**31 - 1)
-    newer = fields.integer("max_completion_tokens", 1, 2**31 - 1)
+    older = fields.integer("max_tokens", 1, MAX_MAX_TOKENS)
+    newer = fields.integer("max_completion_tokens", 1, MAX_MAX_TOKENS)
     return older if newer is None else newer
 
 
