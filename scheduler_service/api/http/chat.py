@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +23,13 @@ from scheduler_service.api.generate_request import GenerateRequest
 from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.answer import raise_failure, send_json
 from scheduler_service.api.http.body import read_body
+from scheduler_service.api.http.chat_shapes import (
+    ChatAnswer,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatMessage,
+)
 from scheduler_service.api.http.event_stream import EventStream
 from scheduler_service.api.http.logprobs import ChatLogprobs, chat_logprobs
 from scheduler_service.api.http.options import (
@@ -32,54 +38,11 @@ from scheduler_service.api.http.options import (
     read_answer_options,
     refuse_unsupported,
 )
-from scheduler_service.api.http.shapes import OptionalUsage, Usage, usage_of
+from scheduler_service.api.http.shapes import OptionalUsage, usage_of
 from scheduler_service.api.http.watched import WatchedResponse
 from scheduler_service.api.sampling import MAX_LOGPROBS, MAX_MAX_TOKENS, read_sampling
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
-
-
-class _Message(msgspec.Struct):
-    content: str | None | UnsetType = UNSET
-    role: str | UnsetType = UNSET
-
-
-class _Choice(msgspec.Struct):
-    index: int
-    message: _Message
-    logprobs: ChatLogprobs | None
-    finish_reason: str
-    stop_reason: str | int | None
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class _Answer(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[_Choice]
-    usage: Usage
-    object: str = "chat.completion"
-    prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class _ChunkChoice(msgspec.Struct):
-    index: int
-    delta: _Message
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-    stop_reason: str | int | None | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class _Chunk(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[_ChunkChoice]
-    usage: OptionalUsage = UNSET
-    object: str = "chat.completion.chunk"
-    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 def routes(service: Service) -> list[Route]:
@@ -175,9 +138,9 @@ class _Teller:
         self._created = int(time.time())
         self._introduced: set[int] = set()
 
-    def answer(self, deltas: list[Delta]) -> _Answer:
+    def answer(self, deltas: list[Delta]) -> ChatAnswer:
         raise_failure(deltas)
-        return _Answer(
+        return ChatAnswer(
             id=self._id,
             created=self._created,
             model=self._model.name,
@@ -195,24 +158,24 @@ class _Teller:
                 await events.write([self._chunk([], usage_of(self._generation))])
             await events.end()
 
-    def _choice(self, delta: Delta) -> _Choice:
+    def _choice(self, delta: Delta) -> ChatChoice:
         assert delta.end is not None
-        return _Choice(
+        return ChatChoice(
             index=delta.index,
-            message=_Message(content=delta.text, role="assistant"),
+            message=ChatMessage(content=delta.text, role="assistant"),
             logprobs=self._logprobs(delta),
             finish_reason=delta.end.reason,
             stop_reason=delta.end.stop_reason,
             token_ids=delta.token_ids if self._options.return_token_ids else UNSET,
         )
 
-    def _chunks(self, deltas: list[Delta]) -> Iterator[_Chunk]:
+    def _chunks(self, deltas: list[Delta]) -> Iterator[ChatChunk]:
         usage = self._options.stream_options.usage_of_chunk(self._generation)
         for delta in deltas:
             if delta.index not in self._introduced:
                 self._introduced.add(delta.index)
-                role = _Message(content="", role="assistant")
-                chunk = self._chunk([_ChunkChoice(delta.index, role, None, None)], usage)
+                role = ChatMessage(content="", role="assistant")
+                chunk = self._chunk([ChatChunkChoice(delta.index, role, None, None)], usage)
                 chunk.prompt_token_ids = self._prompt_token_ids()
                 yield chunk
             if self._has_news(delta):
@@ -223,19 +186,19 @@ class _Teller:
         shows_tokens = self._options.return_token_ids and delta.token_ids
         return bool(delta.text or delta.end or delta.entries or shows_tokens)
 
-    def _chunk_choice(self, delta: Delta) -> _ChunkChoice:
+    def _chunk_choice(self, delta: Delta) -> ChatChunkChoice:
         end = delta.end
-        return _ChunkChoice(
+        return ChatChunkChoice(
             index=delta.index,
-            delta=_Message(content=delta.text),
+            delta=ChatMessage(content=delta.text),
             logprobs=self._logprobs(delta),
             finish_reason=None if end is None else end.reason,
             stop_reason=UNSET if end is None else end.stop_reason,
             token_ids=delta.token_ids if self._options.return_token_ids else UNSET,
         )
 
-    def _chunk(self, choices: list[_ChunkChoice], usage: OptionalUsage) -> _Chunk:
-        return _Chunk(self._id, self._created, self._model.name, choices, usage)
+    def _chunk(self, choices: list[ChatChunkChoice], usage: OptionalUsage) -> ChatChunk:
+        return ChatChunk(self._id, self._created, self._model.name, choices, usage)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
         if self._generation.runs[0].submission.params.num_logprobs is None:

@@ -16,7 +16,7 @@ from starlette.types import Send
 from scheduler_service.api.choice import Delta
 from scheduler_service.api.fields import Fields
 from scheduler_service.api.generate_request import GenerateRequest
-from scheduler_service.api.generation import Generation, PromptRun
+from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.answer import raise_failure, send_json
 from scheduler_service.api.http.body import read_body
 from scheduler_service.api.http.completion_request import read_completion_request
@@ -31,6 +31,7 @@ from scheduler_service.api.http.logprobs import CompletionLogprobs, completion_l
 from scheduler_service.api.http.options import AnswerOptions, read_answer_options
 from scheduler_service.api.http.shapes import OptionalUsage, usage_of
 from scheduler_service.api.http.watched import WatchedResponse
+from scheduler_service.api.prompt_run import PromptRun
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
 
