@@ -30,6 +30,7 @@ class KVPool:
     def num_bytes(self) -> int:
         return int(self.storage.numel() * self.storage.element_size())
 
+    @torch.inference_mode()
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
         """Copies whole blocks in all layers, pair by pair in order."""
         self._backend.copy_blocks(self.storage, _ids(sources), _ids(destinations))
@@ -38,6 +39,7 @@ class KVPool:
         """[num_layers, 2, n, block_size, num_kv_heads, head_dim], a copy."""
         return self._backend.read_blocks(self.storage, _ids(block_ids))
 
+    @torch.inference_mode()
     def poison(self, block_ids: Sequence[int]) -> None:
         """Fills blocks with NaN, so that a read of what nobody wrote shows in the output."""
         self._backend.fill_blocks(self.storage, _ids(block_ids), float("nan"))

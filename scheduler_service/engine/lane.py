@@ -150,7 +150,10 @@ class ExecutorLane:
             self.state = LaneState.LOST
         if str(error) != self._last_complaint:
             self._last_complaint = str(error)
-            log.warning("no executor at %s: %s", self.address, error)
+            # One that was never there may still be loading; at start that is no news.
+            is_awaited = self.state is LaneState.CONNECTING and isinstance(error, ExecutorLostError)
+            level = logging.INFO if is_awaited else logging.WARNING
+            log.log(level, "no executor at %s: %s", self.address, error)
         self._host.wake()
 
     def _pause_s(self) -> float:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from common.plan import SequenceId
+from tests.simulation.scenario import id_of
 from tests.simulation.world import World
 from tests.support.builders import make_limits, make_request, random_ids
-
-
-def _id(world: World, request_id: str, choice: int = 0) -> SequenceId:
-    sequence_id = world.scheduler.sequence_id_of(world.choice(request_id, choice).key)
-    assert sequence_id is not None
-    return sequence_id
 
 
 def test_forks_of_an_admitted_prompt_take_places_from_those_behind_it() -> None:
@@ -38,10 +32,10 @@ def test_a_preempted_fork_keeps_what_its_step_names_from_being_evicted() -> None
     world.add(make_request("r", random_ids(1, 8), n=3, max_tokens=2, temperature=1.0))
     world.plan()
     world.plan()  # the last free block goes to the parent alone
-    world.preempt(_id(world, "r", 0))
+    world.preempt(id_of(world, "r", 0))
     world.deliver()
-    world.preempt(_id(world, "r", 1))
-    world.preempt(_id(world, "r", 2))
+    world.preempt(id_of(world, "r", 1))
+    world.preempt(id_of(world, "r", 2))
     world.drain()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from common.plan import SequenceId
 from scheduler_service.core.limits import SchedulerLimits
@@ -108,7 +109,8 @@ class Driver:
         if len(world.ledger.live()) < self._load and rng.random() < 0.5:
             self._add()
         elif rng.random() < self._trouble:
-            rng.choices(*zip(*self._troubles(), strict=True))[0]()
+            troubles = self._troubles()
+            rng.choices(list(troubles), list(troubles.values()))[0]()
         elif rng.random() < 0.5:
             world.deliver()
         elif rng.random() < 0.3:
@@ -116,19 +118,20 @@ class Driver:
         else:
             world.plan() or world.deliver()
 
-    def _troubles(self):  # type: ignore[no-untyped-def]
-        return (
-            (self._abort, 5),
-            (self._finish, 5),
-            (self._preempt, 5),
-            (self._fail, 2),
-            (self._expire, 3),
-            (self._move, 3),
-            (self._break_stream, 2),
-            (self._restart, 1),
-            (self._repeat, 2),
-            (self._burst, 1),
-        )
+    def _troubles(self) -> dict[Callable[[], None], int]:
+        """What can go wrong, by how often."""
+        return {
+            self._abort: 5,
+            self._finish: 5,
+            self._preempt: 5,
+            self._fail: 2,
+            self._expire: 3,
+            self._move: 3,
+            self._break_stream: 2,
+            self._restart: 1,
+            self._repeat: 2,
+            self._burst: 1,
+        }
 
     def _add(self) -> None:
         self._num_requests += 1

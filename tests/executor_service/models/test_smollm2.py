@@ -1,0 +1,39 @@
+"""The demo model from its GGUF file against transformers' own reading of that file."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from executor_service.models.checkpoint import open_checkpoint
+from executor_service.models.source import SMOLLM2_ALIAS, locate
+from tests.support.paged_model import PagedModel
+
+TEXT = (
+    "<|im_start|>user\nWrite a haiku about the sea; then count from 1 to 10.<|im_end|>\n"
+    "<|im_start|>assistant\nWaves: 海, море, mar. def f(x): return x + 1\n"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_logits_equal_transformers_on_the_same_file() -> None:
+    path = locate(SMOLLM2_ALIAS, None)
+    checkpoint = open_checkpoint(path)
+    token_ids = Tokenizer.from_str(checkpoint.files["tokenizer.json"].decode()).encode(TEXT).ids
+    paged = PagedModel(checkpoint, max_len=128)
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    with torch.inference_mode():
+        expected = model(torch.tensor([token_ids])).logits[0]
+    found = paged.whole(token_ids)
+    assert (found - expected).abs().max() < 2e-4
+    assert torch.equal(found.argmax(-1), expected.argmax(-1))
+    parts = [0, 1, 17, 40, len(token_ids)]
+    chunks = [paged.step([(0, a, token_ids[a:b])])[0] for a, b in pairwise(parts)]
+    assert torch.equal(torch.cat(chunks), found)
