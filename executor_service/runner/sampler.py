@@ -60,11 +60,11 @@ def sample(logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorC
             continue
         params, row = task.spec.params, rows[task.row]
         if params.is_greedy and not adjusts(params, task.num_outputs):
-            token: int | None = first[task.row]
+            token: int | ErrorCode = first[task.row]
         else:
             token = _draw(row, task, uniform)
-        if token is None:
-            answers.append(ErrorCode.NO_CANDIDATE)
+        if isinstance(token, ErrorCode):
+            answers.append(token)
             continue
         wanted = params.num_logprobs
         logprobs = None if wanted is None else token_logprobs(row, token, wanted)
@@ -88,18 +88,20 @@ def _draws(tasks: Sequence[SampleTask]) -> list[np.float32]:
     return draws
 
 
-def _draw(row: Floats, task: SampleTask, uniform: np.float32) -> int | None:
+def _draw(row: Floats, task: SampleTask, uniform: np.float32) -> int | ErrorCode:
     params = task.spec.params
     logits = row
     if adjusts(params, task.num_outputs):
         logits = row.copy()
-        adjust(logits, params, task.history, task.spec.num_prompt_tokens)
-    largest = logits.max()
-    if largest == -np.inf:
-        return None
-    if params.is_greedy:
-        return int(logits.argmax())
-    return draw_token(logits, params, uniform)
+        # Absurd biases and penalties may overflow; what comes of it is looked at below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            adjust(logits, params, task.history, task.spec.num_prompt_tokens)
+    best = int(logits.argmax())
+    if logits[best] == -np.inf:
+        return ErrorCode.NO_CANDIDATE
+    if not np.isfinite(logits[best]):
+        return ErrorCode.NON_FINITE
+    return best if params.is_greedy else draw_token(logits, params, uniform)
 
 
 def draw_token(logits: Floats, params: SamplingParams, uniform: np.float32) -> int:

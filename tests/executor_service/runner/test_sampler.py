@@ -231,6 +231,18 @@ def test_no_candidate_left_is_an_error_of_its_row(temperature: float) -> None:
     assert isinstance(answers[1], Sampled)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "rule", [{"logit_bias": ((5, 1e300),)}, {"repetition_penalty": 1e-45}, {"min_p": 1.0}]
+)
+def test_absurd_rules_never_give_a_wrong_token(temperature: float, rule: dict[str, Any]) -> None:
+    (answer,) = sample(logits_of(10) + 20, [task(params(temperature=temperature, **rule))])
+    if "min_p" in rule:
+        assert isinstance(answer, Sampled)
+    else:
+        assert answer == ErrorCode.NON_FINITE
+
+
 def test_ends_are_masked_until_min_tokens_and_no_longer() -> None:
     logits = torch.zeros(1, V)
     logits[0, 33] = 50.0
