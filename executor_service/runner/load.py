@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 
 import torch
 
 from common.errors import ConfigError
-from common.kv_size import block_bytes, kv_bytes_per_token
+from common.kv_size import MIB, block_bytes, kv_bytes_per_token
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import KVShape
@@ -22,6 +23,8 @@ from executor_service.models.source import default_name, locate
 from executor_service.models.weights import Progress
 from executor_service.runner.model_runner import ModelRunner
 from executor_service.runner.spec import ExecutorSpec
+
+log = logging.getLogger(__name__)
 
 _FLOAT32 = "float32"
 _FLOAT32_BYTES = 4
@@ -42,6 +45,16 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
         pool = KVPool(backend, _pool_shape(config, checkpoint.config, max_model_len))
     spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes)
     runner = ModelRunner(spec, checkpoint.files, model, pool)
+    log.info(
+        "model loaded",
+        extra={
+            "model": spec.model_name,
+            "weights_mib": spec.weights_bytes // MIB,
+            "kv_mib": spec.kv_bytes // MIB,
+            "num_blocks": spec.num_blocks,
+            "threads": torch.get_num_threads(),
+        },
+    )
     progress(0, 1, "warm-up")
     _warm_up(runner)
     progress(1, 1, "warm-up")

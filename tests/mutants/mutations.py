@@ -68,6 +68,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         f"{REGRESSIONS}::test_a_block_grown_for_a_voided_step_is_not_shared_with_forks",
     ),
     _core(
+        "I2",
+        "forks keep blocks that a voided step was to fill",
+        "recovery.py",
+        "            if sequence.status is SequenceStatus.RUNNING:",
+        "            if False:",
+        f"{REGRESSIONS}::test_a_copy_that_was_voided_is_made_again",
+    ),
+    _core(
         "I3",
         "on a duplicate prefix the table is pointed at the tree's blocks",
         "kv_cache.py",
@@ -95,6 +103,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        node = next(iter(self._roots.values()), None)\n"
         "        if node is None:\n            return _NO_MATCH",
         f"{SHARING}::test_salted_requests_share_nothing_with_others",
+    ),
+    _core(
+        "I4",
+        "what a failed sequence was computing is cached",
+        "applier.py",
+        " or (failed and sequence.sequence_id in failed)",
+        "",
+        f"{REGRESSIONS}::test_what_a_failed_sequence_computed_last_is_not_cached",
     ),
     _core(
         "I5",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.simulation.scenario import id_of
+from scheduler_service.core.request import FinishReason
+from tests.simulation.scenario import DEPTHS, end_of, id_of, small_world
+from tests.simulation.wire import CodecWire
 from tests.simulation.world import World
 from tests.support.builders import make_limits, make_request, random_ids
 
@@ -54,3 +56,37 @@ def test_prompt_logprobs_arrive_with_a_first_token_that_is_the_last() -> None:
     world.add(make_request("r", random_ids(1, 20), max_tokens=1, num_prompt_logprobs=1))
     world.drain()
     assert world.ledger.num_scored("r") == 19
+
+
+@DEPTHS
+def test_a_copy_that_was_voided_is_made_again(depth: int) -> None:
+    """The fork is confirmed; the step that separates the choices never runs."""
+    world = small_world(depth=depth, block_size=4)
+    world.add(make_request("r", random_ids(1, 10), n=3, temperature=1.0))
+    world.plan()
+    world.deliver()
+    world.plan()
+    assert len(world.in_flight[0].plan.copy_sources) == 2
+    world.break_stream(num_run=0)
+    world.drain()
+
+
+def test_what_a_failed_sequence_computed_last_is_not_cached() -> None:
+    world = small_world()
+    prompt = random_ids(1, 40)
+    world.add(make_request("fails", prompt))
+    world.plan()
+    world.fail_next(id_of(world, "fails"))
+    world.deliver()
+    assert end_of(world, "fails") is FinishReason.ERROR
+    world.add(make_request("again", prompt))
+    world.drain()
+    assert world.num_cached_tokens["again"] == 0
+
+
+def test_prompts_that_fork_in_one_step_stay_within_the_rows_of_the_stream() -> None:
+    limits = make_limits(max_num_seqs=4, num_blocks=100)
+    world = World(limits, wire=CodecWire(limits.max_num_seqs))
+    for i in range(8):
+        world.add(make_request(f"r{i}", random_ids(i, 5), n=4, max_tokens=3, temperature=1.0))
+    world.drain()

@@ -130,6 +130,8 @@ class Driver:
             self._break_stream: 2,
             self._restart: 1,
             self._repeat: 2,
+            self.world.overtake: 2,
+            self.world.reset_prefix_cache: 1,
             self._burst: 1,
         }
 

@@ -234,6 +234,30 @@ class World:
         assert self.scheduler.counters.num_stale_results == before + 1
         self.check()
 
+    def overtake(self) -> None:
+        """The second result comes before the first: it is not what the scheduler waits for, and
+        after such a loss only a new stream helps."""
+        if len(self.in_flight) < 2:
+            return
+        while self.execute():
+            pass
+        before = self.scheduler.counters.num_stale_results
+        late = self.in_flight[1].result
+        assert late is not None
+        self.scheduler.apply(late)
+        assert self.scheduler.counters.num_stale_results == before + 1
+        self.check()
+        self.break_stream(num_run=0)
+
+    def reset_prefix_cache(self) -> None:
+        """Empties the tree, if nobody holds any of it."""
+        counters = self.scheduler.counters
+        if self.scheduler.reset_prefix_cache():
+            assert self.scheduler.counters.num_evictable_blocks == 0
+        else:
+            assert counters.num_referenced_blocks > 0
+        self.check()
+
     def preempt(self, sequence_id: SequenceId) -> None:
         self.scheduler.preempt(sequence_id)
         self.check()

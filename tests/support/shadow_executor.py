@@ -193,6 +193,8 @@ class ShadowExecutor:
             specs = plan.sampled[first : first + plan.num_samples[i]]
             first += plan.num_samples[i]
             self._fail_scripted((plan.sequences[i], *specs), errors)
+            if plan.sequences[i].sequence_id in errors:
+                self._spoil(plan, i)
             if row is not None and plan.sequences[i].sequence_id not in errors:
                 prompt_logprobs.extend(self._prompt_logprobs(plan, i, row))
             for spec in specs:
@@ -208,6 +210,13 @@ class ShadowExecutor:
             logprobs=logprobs if any(logprobs) else None,
             prompt_logprobs=tuple(prompt_logprobs),
         )
+
+    def _spoil(self, plan: StepPlan, chunk: int) -> None:
+        """A chunk that failed leaves nothing readable in the slots it was to write."""
+        start, table = plan.starts[chunk], plan.table_buffers[chunk]
+        for position in range(start, start + plan.lengths[chunk]):
+            block, offset = divmod(position, self.block_size)
+            self._pool[table[block] * self.block_size + offset] = None
 
     def _sample_one(
         self,

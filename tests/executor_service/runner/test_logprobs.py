@@ -45,3 +45,10 @@ def test_huge_and_excluded_logits_stay_finite_where_they_can() -> None:
     entry = token_logprobs(logits, 0, 2)
     assert entry.logprobs[0] == 0
     assert np.isfinite(entry.logprobs).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_broken_logits_give_nan_and_no_exception(value: float) -> None:
+    logits = np.ones(8, np.float32)
+    logits[3] = value
+    assert np.isnan(token_logprobs(logits, 3, 2).logprobs[0])
