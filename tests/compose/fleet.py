@@ -21,6 +21,7 @@ COMMAND_TIMEOUT_S = 1800.0
 READY_TIMEOUT_S = 300.0
 POLL_S = 0.5
 
+_IN_FIRST_EXECUTOR = ("exec", "-T", "--index", "1", "executor", "python", "-c")
 _KILL_THE_EXECUTOR = """
 import os, signal
 for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -87,22 +88,15 @@ class Fleet:
         done = self._run("logs", "--tail", "40")
         say(f"the last log lines:\n{done.stdout}{done.stderr}")
 
-    def addresses(self, count: int) -> dict[str, int]:
-        """From an executor's address to its number among the service's containers."""
-        return {
-            self.compose("exec", "-T", "--index", str(i), "executor", "python", "-c", _TELL_ADDRESS)
-            .strip()
-            .splitlines()[-1]: i
-            for i in range(1, count + 1)
-        }
+    def first_executor(self) -> str:
+        """The address of the service's first container."""
+        return self.compose(*_IN_FIRST_EXECUTOR, _TELL_ADDRESS).strip().splitlines()[-1]
 
-    def kill(self, number: int) -> None:
-        """SIGKILL for an executor's process, from inside, as a crash would end it."""
-        say(f"killing executor {number}")
+    def kill_first_executor(self) -> None:
+        """SIGKILL for its process, from inside, as a crash would end it."""
+        say("killing the first executor")
         # Fails or not: the container may end before the command in it does.
-        self._run(
-            "exec", "-T", "--index", str(number), "executor", "python", "-c", _KILL_THE_EXECUTOR
-        )
+        self._run(*_IN_FIRST_EXECUTOR, _KILL_THE_EXECUTOR)
 
     # What the scheduler says
 
@@ -149,12 +143,6 @@ class Metrics:
         if found is None:
             raise Failure(f"/metrics has no {name}")
         return float(found[1])
-
-    @property
-    def ready(self) -> set[str]:
-        """Addresses of the executors that plans are sent to."""
-        states = self.by_executor("octavo_executor_ready")
-        return {address for address, is_ready in states.items() if is_ready}
 
     @property
     def steps(self) -> Mapping[str, float]:
