@@ -71,6 +71,8 @@ class ShadowExecutor:
         self._rows: dict[SequenceId, _Row] = {}
         self._samples: dict[SequenceId, int | None] = {}
         """Of the last step on this stream; None where the sequence failed."""
+        self._spoilt: set[SequenceId] = set()
+        """Failed in the last step; a chunk planned before that was known fails as well."""
         self._last_step_id: int | None = None
         self._failing: dict[SequenceId, ErrorCode] = {}
         self._dies_at: int | None = None
@@ -88,6 +90,7 @@ class ShadowExecutor:
     def forget_samples(self) -> None:
         """The stream ended: row memory and last samples are gone, the pool stays."""
         self._samples.clear()
+        self._spoilt.clear()
         self._rows.clear()
         self._last_step_id = None
 
@@ -114,6 +117,7 @@ class ShadowExecutor:
         self._check_reads(plan, rows)
         self._write(plan, rows)
         result = self._sample(plan, rows, errors)
+        self._spoilt = set(errors)
         self._last_step_id = plan.step_id
         self.num_steps += 1
         return result
@@ -131,6 +135,9 @@ class ShadowExecutor:
         """Brings the row up to date; None if the sequence cannot be computed."""
         spec = plan.sequences[chunk]
         sequence_id = spec.sequence_id
+        if sequence_id in self._spoilt:
+            errors[sequence_id] = self._error(sequence_id, ErrorCode.NON_FINITE)
+            return None
         end = plan.starts[chunk] + plan.lengths[chunk]
         tokens = plan.token_buffers[chunk][: min(plan.token_lengths[chunk], end)]
         if len(tokens) < end:
