@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler_service.core.request import FinishReason
 from tests.simulation.scenario import DEPTHS, end_of, id_of, small_world
 from tests.simulation.wire import CodecWire
@@ -71,14 +73,16 @@ def test_a_copy_that_was_voided_is_made_again(depth: int) -> None:
     world.drain()
 
 
-def test_what_a_failed_sequence_computed_last_is_not_cached() -> None:
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_a_failed_sequence_computed_last_is_not_cached(n: int) -> None:
+    """Nor is it by way of its forks, which end with it."""
     world = small_world()
     prompt = random_ids(1, 40)
-    world.add(make_request("fails", prompt))
+    world.add(make_request("fails", prompt, n=n))
     world.plan()
     world.fail_next(id_of(world, "fails"))
     world.deliver()
-    assert end_of(world, "fails") is FinishReason.ERROR
+    assert {end_of(world, "fails", i) for i in range(n)} == {FinishReason.ERROR}
     world.add(make_request("again", prompt))
     world.drain()
     assert world.num_cached_tokens["again"] == 0
