@@ -24,7 +24,7 @@ _NUM_TOKENS = 16
 _CASES: dict[str, tuple[str, SamplingParams]] = {
     "temperature-0.8": ("short-sentence", SamplingParams(temperature=0.8, seed=1)),
     "temperature-1.2": ("chat-explain", SamplingParams(temperature=1.2, seed=2)),
-    "top-k": ("python", SamplingParams(temperature=1.2, top_k=40, seed=3)),
+    "top-k": ("python", SamplingParams(temperature=1.2, top_k=2, seed=3)),
     "top-p": ("one-past-64", SamplingParams(temperature=0.8, top_p=0.9, seed=4)),
     "min-p": ("chinese", SamplingParams(temperature=1.2, min_p=0.05, seed=5)),
     "all-three": (
