@@ -6,6 +6,8 @@ tested on machines without a GPU.
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,10 @@ from executor_service.kernels.decode_buffers import DecodeBuffers
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.paged_attention import paged_attention
 from executor_service.kernels.prefill_attention import prefill_attention
+
+# Triton reads it at each compilation. The default is about to change between its versions, and
+# says so on every start; a product of a sum and a factor in one instruction is what is tested.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
 class CudaBackend:
