@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Copies whole blocks within the pool, as copy-on-write needs before a step.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",

@@ -8,6 +8,7 @@ block of the pool: the kernels need not know of them.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,12 +18,12 @@ from executor_service.kernels.cuda_step import (
     ChunkColumns,
     CudaStep,
     DecodeRows,
+    Ints,
     pack,
     to_device,
     unpack,
 )
 from executor_service.kernels.launch_config import AttentionConfig
-
 
 _ENOUGH_PROGRAMS = 1024
 """Several for each multiprocessor of the largest chips."""
@@ -52,23 +53,29 @@ class DecodeBuffers:
             tiles=None,
         )
         """Views of the buffers: what a graph is captured over."""
+        self._set(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int64))
 
     def fill(self, layout: StepLayout) -> None:
         """Sets the columns of a step of at most `num_rows` chunks, all of one token."""
-        count, width = layout.block_tables.shape
+        columns = layout.starts, layout.block_tables, layout.slot_mapping
+        self._set(*(column.numpy() for column in columns))
+
+    def _set(self, starts: Ints, tables: Ints, slots: npt.NDArray[np.int64]) -> None:
+        """[count], [count, width] and [count]; rows behind them are tokens in the spare block."""
+        count, width = tables.shape
+        all_starts = np.zeros(self.num_rows, np.int32)
+        all_starts[:count] = starts
+        all_tables = np.zeros((self.num_rows, self._max_blocks), np.int32)
+        all_tables[:count, :width] = tables
+        all_tables[count:, 0] = self._spare_block
+        all_slots = np.full(self.num_rows, self._spare_block * self._block_size, np.int64)
+        all_slots[:count] = slots
         rows = np.arange(self.num_rows, dtype=np.int32)
-        starts = np.zeros(self.num_rows, np.int32)
-        starts[:count] = layout.starts.numpy()
         lengths = np.ones(self.num_rows, np.int32)
-        tables = np.zeros((self.num_rows, self._max_blocks), np.int32)
-        tables[:count, :width] = layout.block_tables.numpy()
-        tables[count:, 0] = self._spare_block
-        slots = np.full(self.num_rows, self._spare_block * self._block_size, np.int64)
-        slots[:count] = layout.slot_mapping.numpy()
+        packed = pack([rows, all_starts, lengths, all_tables.ravel()])
         device = self._packed.device
-        packed = pack([rows, starts, lengths, tables.ravel()])
         self._packed.copy_(to_device(packed, device), non_blocking=True)
-        self.step.slots.copy_(to_device(slots, device), non_blocking=True)
+        self.step.slots.copy_(to_device(all_slots, device), non_blocking=True)
 
 
 def _num_programs(num_rows: int, config: AttentionConfig) -> int:

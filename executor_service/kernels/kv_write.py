@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Scatters new keys and values into the pool by slot.
 
 The pool is paged as in PagedAttention (Kwon et al., "Efficient Memory Management for Large Language

@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Changes logits before temperature: bias, penalties by history, masked ends.
 
 The lists of a row are short beside the vocabulary, so they are made on the host and only the logits

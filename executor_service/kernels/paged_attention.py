@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Attention of single tokens, each over its own paged context, split so that few rows fill a chip.
 
 Splits and their merge are those of Flash-Decoding (Dao, Haziza, Massa, Sizov, "Flash-Decoding for

@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Root-mean-square norm, alone or with the residual stream added first.
 
 Zhang and Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019, section 3.

@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Turns pairs of dimensions by angles that grow with the position.
 
 Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, section 3.4.2; the
@@ -38,7 +38,9 @@ def rotary_kernel(
     dims = tl.arange(0, HALF_PAD)
     inside = (rows < num_rows)[:, None] & (dims < HALF)[None, :]
     tokens = (rows // NUM_HEADS).to(tl.int64)
-    sources = (tokens * x_token_stride + (rows % NUM_HEADS) * x_head_stride)[:, None] + dims[None, :]
+    sources = (tokens * x_token_stride + (rows % NUM_HEADS) * x_head_stride)[:, None] + dims[
+        None, :
+    ]
     angles = tokens[:, None] * HALF + dims[None, :]
     targets = rows.to(tl.int64)[:, None] * (2 * HALF) + dims[None, :]
 

@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The gated activation of the feed-forward part.
 
 Shazeer, "GLU Variants Improve Transformer", 2020, section 2 (SwiGLU).

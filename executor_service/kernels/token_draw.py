@@ -1,4 +1,4 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Draws one token a row: temperature, top-k, top-p, min-p, one uniform, no sorting.
 
 The edge of a truncation is searched instead: float32 values that are not NaN are ordered as

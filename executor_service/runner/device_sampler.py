@@ -7,8 +7,10 @@ whole rows of logits only for the rows whose requests ask for logprobs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +21,10 @@ from executor_service.kernels.token_draw import DrawColumns, draw_tokens
 from executor_service.runner.logprobs import token_logprobs
 from executor_service.runner.penalties import adjusts
 from executor_service.runner.sampler import Sampled, SampleTask
+
+Array = npt.NDArray[Any]
+
+_MAX_INT32 = 2**31 - 1
 
 
 def sample_on_device(logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorCode]:
@@ -32,16 +38,16 @@ def sample_on_device(logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sample
     if any(adjusts(task.spec.params, task.num_outputs) for task in tasks):
         adjust_logits(work, _adjustments(tasks, device))
     tokens, largest = draw_tokens(work, _columns(tasks, device))
-    lines = torch.stack((tokens.float(), largest, finite.index_select(0, rows).float()))
-    drawn, tops, sound = tokens.cpu().numpy(), *lines[1:].cpu().numpy()
+    sound = finite.index_select(0, rows), largest > -torch.inf
+    drawn = torch.stack((tokens, *(flag.int() for flag in sound))).tolist()
     answers: list[Sampled | ErrorCode] = []
-    for i, task in enumerate(tasks):
-        if not sound[i]:
+    for task, token, is_finite, has_candidate in zip(tasks, *drawn, strict=True):
+        if not is_finite:
             answers.append(ErrorCode.NON_FINITE)
-        elif tops[i] == -np.inf:
+        elif not has_candidate:
             answers.append(ErrorCode.NO_CANDIDATE)
         else:
-            answers.append(_answer(logits, task, int(drawn[i])))
+            answers.append(_answer(logits, task, token))
     return answers
 
 
@@ -56,7 +62,7 @@ def _answer(logits: Tensor, task: SampleTask, token: int) -> Sampled:
 def _columns(tasks: Sequence[SampleTask], device: torch.device) -> DrawColumns:
     params = [task.spec.params for task in tasks]
 
-    def column(values: Sequence[float], dtype: np.dtype[np.generic] | type) -> Tensor:
+    def column(values: Sequence[float], dtype: npt.DTypeLike) -> Tensor:
         return to_device(np.array(values, dtype), device)
 
     return DrawColumns(
@@ -70,9 +76,6 @@ def _columns(tasks: Sequence[SampleTask], device: torch.device) -> DrawColumns:
     )
 
 
-_MAX_INT32 = 2**31 - 1
-
-
 def _adjustments(tasks: Sequence[SampleTask], device: torch.device) -> Adjustments:
     params = [task.spec.params for task in tasks]
     biases = [_biases(p) for p in params]
@@ -82,11 +85,11 @@ def _adjustments(tasks: Sequence[SampleTask], device: torch.device) -> Adjustmen
         for p, task in zip(params, tasks, strict=True)
     ]
 
-    def joined(lists: list[np.ndarray], dtype: type) -> Tensor:
+    def joined(lists: list[Array], dtype: npt.DTypeLike) -> Tensor:
         # Never empty: an address is taken of it.
         return to_device(np.concatenate([*lists, np.zeros(1)]).astype(dtype), device)
 
-    def ends(lists: list[np.ndarray]) -> Tensor:
+    def ends(lists: list[Array]) -> Tensor:
         return to_device(np.cumsum([0, *map(len, lists)]).astype(np.int32), device)
 
     def column(values: list[float]) -> Tensor:
@@ -107,7 +110,7 @@ def _adjustments(tasks: Sequence[SampleTask], device: torch.device) -> Adjustmen
     )
 
 
-def _biases(params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
+def _biases(params: SamplingParams) -> tuple[Array, Array]:
     """Distinct tokens and what is added to each."""
     total: dict[int, float] = {}
     for token, bias in params.logit_bias:
@@ -115,7 +118,7 @@ def _biases(params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
     return np.array(list(total), np.int32), np.array(list(total.values()), np.float32)
 
 
-def _seen(task: SampleTask) -> tuple[np.ndarray, np.ndarray]:
+def _seen(task: SampleTask) -> tuple[Array, Array]:
     """Distinct tokens that a penalty touches, and how often each is among the outputs."""
     params = task.spec.params
     history = np.array(task.history, np.int64)

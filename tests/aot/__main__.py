@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - a command prints
 """Compiles for each chip, prints a line a kernel, and compares with the committed table."""
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def compile_launch(launch: Launch, arch: int) -> Figures:
 
 
 def specialization(launch: Launch) -> tuple[dict[str, str], dict[str, Any], tuple[int, ...]]:
-    """Types by argument, the constants among them, and indexes divisible by 16, by Triton's rules."""
+    """Types by argument, constants, and indexes of what 16 divides, by Triton's rules."""
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     divisible: list[int] = []

@@ -1,4 +1,4 @@
-"""The kinds of models that kernels are compiled for: each head size, grouped and ungrouped heads."""
+"""The models that kernels are compiled for: each head size, grouped and ungrouped heads."""
 
 from __future__ import annotations
 
