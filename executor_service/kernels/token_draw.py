@@ -186,7 +186,7 @@ def _kept_weights(
 
 @triton.jit
 def token_draw_kernel(
-    logits_ptr,  # [num_rows, vocab_size] fp32, dense, without NaN or +inf
+    logits_ptr,  # [num_rows, vocab_size] fp32, dense
     tokens_ptr,  # [num_rows] int32, out
     largest_ptr,  # [num_rows] fp32, out: -inf where no token is left to draw
     temperatures_ptr,  # [num_rows] fp32
@@ -201,7 +201,8 @@ def token_draw_kernel(
 ):
     """Equals `executor_service.runner.sampler.draw_token`, and argmax at temperature 0.
 
-    Grid: (num_rows,). Masks: tokens past the vocabulary. Weights are fp32; sums of weights and the
+    Grid: (num_rows,). Masks: tokens past the vocabulary. A row with NaN or +inf ends with some
+    token of no meaning. Weights are fp32; sums of weights and the
     cumulative distribution are fp64, compared with the uniform in fp32.
     """
     row = tl.program_id(0)
@@ -219,7 +220,7 @@ def token_draw_kernel(
     tl.store(largest_ptr + row, largest)
 
     temperature = tl.load(temperatures_ptr + row)
-    if (temperature > 0) & (largest > float("-inf")):
+    if (temperature > 0) & (largest > float("-inf")) & (largest < float("inf")):
         k_low = tl.full([], -2147483648, tl.int32)
         k_high = tl.full([], -2147483648, tl.int32)
         k_edge = -1

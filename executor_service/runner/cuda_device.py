@@ -5,6 +5,9 @@ This module imports triton, so nothing but `load` imports it, and only for `--de
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from common.errors import ConfigError
@@ -36,8 +39,16 @@ _DTYPES = {
 class CudaDevice:
     """`Device` for tensors that Triton kernels can be launched on."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, capture: Capture) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        capture: Capture,
+        free_bytes: Callable[[], int],
+    ) -> None:
         self.dtype = dtype
+        self.free_bytes = free_bytes
         self._device = device
         self._capture = capture
 
@@ -49,9 +60,6 @@ class CudaDevice:
             max_context=max_model_len,
         )
         return CudaBackend(self._device, self.dtype, shape, arch_of(self._device))
-
-    def free_bytes(self) -> int:
-        return free_memory(self._device)
 
     def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
         return pool_bytes(config, model, self.dtype, self._device)
@@ -87,4 +95,9 @@ def open_cuda(config: ExecutorConfig) -> CudaDevice:
             f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU the pool has the model's dtype"
         )
     torch.cuda.set_device(device)
-    return CudaDevice(device, _DTYPES[config.dtype], CudaCapture())
+    return CudaDevice(
+        device,
+        _DTYPES[config.dtype],
+        capture=CudaCapture(),
+        free_bytes=partial(free_memory, device),
+    )

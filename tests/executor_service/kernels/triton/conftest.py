@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.support.recorded_capture import RecordingCapture
 from tests.support.uninitialized import filled_with_nan
 
 # Elsewhere there is nothing to collect: kernels cannot be launched on CPU tensors.
@@ -28,3 +29,8 @@ def poisoned_memory() -> Iterator[None]:
     """A kernel that leaves a hole in its output leaves NaN there."""
     with filled_with_nan():
         yield
+
+
+@pytest.fixture
+def capture() -> RecordingCapture:
+    return RecordingCapture()
