@@ -94,7 +94,7 @@ def attention_config(shape: AttentionShape, dtype: torch.dtype, arch: int) -> At
 
 def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int) -> Tile:
     if dtype == torch.float32:
-        return Tile(rows=32, slots=32, num_warps=4, num_stages=1)
+        return _float32_tile(_MIN_DOT_ROWS, head_dim_pad)
     if head_dim_pad > 128:
         return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
     if arch >= HOPPER:
@@ -103,9 +103,20 @@ def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int) -> Tile:
 
 
 def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
-    if dtype == torch.float32 or head_dim_pad > 128:
+    if dtype == torch.float32:
+        return _float32_tile(rows, head_dim_pad)
+    if head_dim_pad > 128:
         return Tile(rows=rows, slots=32, num_warps=4, num_stages=2)
     return Tile(rows=rows, slots=64, num_warps=4, num_stages=3)
+
+
+def _float32_tile(rows: int, head_dim_pad: int) -> Tile:
+    """Small, as products in full float32 are no tensor-core work and keep it all in registers."""
+    if head_dim_pad > 128:
+        return Tile(rows=rows, slots=16, num_warps=8, num_stages=1)
+    if head_dim_pad > 64:
+        return Tile(rows=rows, slots=16, num_warps=4, num_stages=1)
+    return Tile(rows=rows, slots=32, num_warps=4, num_stages=1)
 
 
 def power_of_two(number: int) -> int:

@@ -84,6 +84,7 @@ class DecodeGraphs:
             buckets = {size: self._bucket(size, capture) for size in sorted(sizes, reverse=True)}
         self._buckets = dict(sorted(buckets.items()))
 
+    @torch.inference_mode()
     def forward(self, batch: InputBatch) -> Tensor:
         """Normed hidden states [num_tokens, hidden]; valid until the next call."""
         num_tokens = len(batch.token_ids)

@@ -16,8 +16,8 @@ import triton
 
 from tests.aot.compiled import compile_launch, specialization
 from tests.aot.figures import SHARED_LIMITS, Figures, problems
-from tests.aot.launches import Launch, launches
-from tests.aot.models import MODELS
+from tests.aot.launches import Launch, attention_launches, launches
+from tests.aot.models import HEADS, MODELS
 
 TABLE = Path(__file__).parent / "table.json"
 
@@ -56,9 +56,11 @@ def main() -> int:
 
 def _compiled(arch: int) -> Iterator[tuple[str, Figures]]:
     known: dict[str, Figures] = {}
-    for model in MODELS:
+    recorded = [(model, launches(model, arch)) for model in MODELS]
+    recorded += [(model, attention_launches(model, arch)) for model in HEADS]
+    for model, of_model in recorded:
         counts: Counter[str] = Counter()
-        for launch in launches(model, arch):
+        for launch in of_model:
             kernel = launch.kernel.__name__
             counts[kernel] += 1
             name = f"{model.name}: {kernel}" + (f" {counts[kernel]}" if counts[kernel] > 1 else "")

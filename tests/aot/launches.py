@@ -49,11 +49,18 @@ class Launch:
 
 def launches(model: ModelWidths, arch: int) -> list[Launch]:
     """Every launch of a step with a long chunk, a single token, a copy and two draws."""
+    recorded = attention_launches(model, arch)
+    with _recorded(recorded):
+        _elementwise(model, arch)
+        _sample(model)
+    return recorded
+
+
+def attention_launches(model: ModelWidths, arch: int) -> list[Launch]:
+    """Those whose code depends on heads alone."""
     recorded: list[Launch] = []
     with _recorded(recorded):
         _attend(model, arch)
-        _elementwise(model, arch)
-        _sample(model)
     return recorded
 
 

@@ -1,4 +1,4 @@
-"""The models that kernels are compiled for: each head size, grouped and ungrouped heads."""
+"""What kernels are compiled for: models, and every head size with and without groups."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ MODELS = (
         vocab_size=49152,
         max_context=8192,
     ),
+)
+
+HEADS = (
     ModelWidths(
         name="heads of 80, bfloat16",
         dtype=torch.bfloat16,
@@ -84,4 +87,16 @@ MODELS = (
         vocab_size=128256,
         max_context=8192,
     ),
+    ModelWidths(
+        name="heads of 256, float32",
+        dtype=torch.float32,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=256,
+        hidden_size=2304,
+        intermediate_size=9216,
+        vocab_size=256000,
+        max_context=8192,
+    ),
 )
+"""Compiled for their attention alone."""

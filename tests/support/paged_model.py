@@ -62,4 +62,6 @@ class PagedModel:
 
 
 def load(path: Path, *, num_sequences: int = 1, max_len: int = 512) -> PagedModel:
-    return PagedModel(open_checkpoint(path), CpuBackend(), num_sequences=num_sequences, max_len=max_len)
+    return PagedModel(
+        open_checkpoint(path), CpuBackend(), num_sequences=num_sequences, max_len=max_len
+    )

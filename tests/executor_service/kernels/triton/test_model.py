@@ -39,7 +39,7 @@ def prompt(length: int, seed: int) -> list[int]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_transformers(name: str, device: torch.device, tmp_path: Path) -> None:
-    """Three sequences in one pool of NaN: a prompt in chunks, decodes beside it, then all decode."""
+    """Three sequences in one pool of NaN: prompts whole and in chunks, then all decode."""
     family, changes = MODELS[name]
     model = tiny_model(family, **changes)
     checkpoint = open_checkpoint(save_tiny(model, tmp_path))
@@ -54,7 +54,7 @@ def test_logits_equal_transformers(name: str, device: torch.device, tmp_path: Pa
     sequences = [prompt(length, length) for length in (47, 20, 4)]
     expected = [reference_logits(model, tokens) for tokens in sequences]
     done = [0, 0, 0]
-    for lengths in ([20, 18, 1], [0, 1, 1], [26, 0, 1], [1, 1, 1]):
+    for lengths in ([20, 19, 3], [26, 0, 0], [1, 1, 1]):
         spans = [
             (row, done[row], sequences[row][done[row] : done[row] + length])
             for row, length in enumerate(lengths)
@@ -83,9 +83,7 @@ def runner_on_device(
     directory: Path, device: torch.device, capture: Capture
 ) -> Callable[[], ModelRunner]:
     def load() -> ModelRunner:
-        opened = CudaDevice(
-            device, torch.float32, capture=capture, free_bytes=available_memory
-        )
+        opened = CudaDevice(device, torch.float32, capture=capture, free_bytes=available_memory)
         return load_on(opened, config_of(directory), lambda done, total, what: None)
 
     return load
@@ -97,10 +95,9 @@ def test_a_runner_generates_what_the_cpu_generates(
     """Through plans, captured decodes and draws on the device, greedy and sampled."""
     requests = [
         (prompt(21, 1), SamplingParams(temperature=0.0)),
-        (prompt(9, 2), SamplingParams(temperature=0.8, top_k=40, seed=2**63 + 5)),
-        (prompt(5, 3), SamplingParams(temperature=1.0, repetition_penalty=1.3, seed=7)),
+        (prompt(5, 3), SamplingParams(top_k=40, repetition_penalty=1.3, seed=2**63 + 5)),
     ]
     on_cpu = load_runner(config_of(directory), lambda done, total, what: None)
     runner = runner_on_device()
     assert runner.spec.dtype == "float32"
-    assert generate(runner, requests, 4, chunk=12) == generate(on_cpu, requests, 4, chunk=12)
+    assert generate(runner, requests, 3, chunk=12) == generate(on_cpu, requests, 3, chunk=12)

@@ -12,7 +12,7 @@ from executor_service.kernels.rotary import rotary
 from executor_service.kernels.silu_mul import silu_mul
 from tests.support.cuda_backends import TOLERANCES
 
-WIDTHS = [64, 576, 3000]
+WIDTHS = [576, 3000]
 
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
@@ -23,14 +23,12 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
 def test_rms_norm_equals_the_reference(
     width: int, device: torch.device, dtype: torch.dtype
 ) -> None:
-    x, weight = torch.randn(37, width).to(dtype), torch.rand(width).to(dtype)
+    x, weight = torch.randn(13, width).to(dtype), torch.rand(width).to(dtype)
     found = rms_norm(x.to(device), weight.to(device), 1e-5)
     assert close(found, reference.rms_norm(x.double(), weight.double(), 1e-5), dtype)
 
 
-def test_rms_norm_reads_heads_out_of_a_projection(
-    device: torch.device, dtype: torch.dtype
-) -> None:
+def test_rms_norm_reads_heads_out_of_a_projection(device: torch.device, dtype: torch.dtype) -> None:
     x, weight = torch.randn(21, 7, 80).to(dtype), torch.rand(80).to(dtype)
     found = rms_norm(x.to(device)[:, 2:5], weight.to(device), 1e-5)
     assert found.is_contiguous()
@@ -39,7 +37,7 @@ def test_rms_norm_reads_heads_out_of_a_projection(
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_add_rms_norm_keeps_the_sum(width: int, device: torch.device, dtype: torch.dtype) -> None:
-    x, residual = torch.randn(2, 19, width).to(dtype)
+    x, residual = torch.randn(2, 13, width).to(dtype)
     weight = torch.rand(width).to(dtype)
     total = residual.to(device)
     total = total.clone()
@@ -49,7 +47,7 @@ def test_add_rms_norm_keeps_the_sum(width: int, device: torch.device, dtype: tor
     assert close(found, normed, dtype)
 
 
-@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 80, 96, 128])
 def test_rotary_equals_the_reference(
     head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> None:
@@ -61,7 +59,7 @@ def test_rotary_equals_the_reference(
     assert close(found, expected, dtype)
 
 
-@pytest.mark.parametrize("width", [96, 1536, 3000])
+@pytest.mark.parametrize("width", [96, 3000])
 def test_silu_mul_equals_the_reference(
     width: int, device: torch.device, dtype: torch.dtype
 ) -> None:
