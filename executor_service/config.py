@@ -31,7 +31,9 @@ class ExecutorConfig:
     kv_cache_dtype: str = option(
         "auto", choices=("auto", "float32", "float16", "bfloat16"), help="of the KV pool"
     )
-    device: str = option("cpu", help="cpu")
+    device: str = option(
+        "cpu", choices=("cpu", "cuda"), help="cuda: the first visible NVIDIA GPU, by Triton kernels"
+    )
     threads: int | None = option(None, help="compute threads; auto: the cores this process may use")
 
     block_size: int = option(16, help="token slots per KV block")

@@ -6,6 +6,8 @@ Differences between members (biases, norms of q and k, tied embeddings) are fiel
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -71,13 +73,21 @@ class LlamaModel:
     ) -> Tensor:
         """token_ids, positions: [num_tokens] int64 -> normed hidden states [num_tokens, hidden].
 
-        Writes the tokens' K and V to the pool.
+        Writes the tokens' K and V to the pool. Inputs may be on the host.
         """
+        device = self._backend.device
+        step = self._backend.begin_step(layout, kv)
+        return self.forward_step(token_ids.to(device), positions.to(device), step, kv)
+
+    def forward_step(
+        self, token_ids: Tensor, positions: Tensor, step: Any, kv: KVStorage
+    ) -> Tensor:
+        """`forward` over what is on the device already; `step` is the backend's own."""
         inputs = StepInputs(
             kv=kv,
             cos=self._cos.index_select(0, positions),
             sin=self._sin.index_select(0, positions),
-            step=self._backend.begin_step(layout, kv),
+            step=step,
         )
         residual = self._embedding.index_select(0, token_ids)
         x = torch.zeros_like(residual)

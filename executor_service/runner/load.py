@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from array import array
@@ -13,21 +14,20 @@ from common.kv_size import MIB, block_bytes, kv_bytes_per_token
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import KVShape
-from executor_service.kernels.cpu import CpuBackend
 from executor_service.memory.kv_pool import KVPool
-from executor_service.memory.sizing import PoolRequest, available_memory, num_pool_blocks
+from executor_service.memory.sizing import PoolRequest, num_pool_blocks
 from executor_service.models.checkpoint import Checkpoint, open_checkpoint
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
 from executor_service.models.source import default_name, locate
 from executor_service.models.weights import Progress
+from executor_service.runner.cpu_device import CpuDevice
+from executor_service.runner.device import B, Device
 from executor_service.runner.model_runner import ModelRunner
 from executor_service.runner.spec import ExecutorSpec
 
 log = logging.getLogger(__name__)
 
-_FLOAT32 = "float32"
-_FLOAT32_BYTES = 4
 _WARM_UP_TOKENS = 64
 _ROWS_PER_SEQUENCE = 2
 """A sequence that leaves and the one that takes its place may both hold a row for a step."""
@@ -35,16 +35,25 @@ _ROWS_PER_SEQUENCE = 2
 
 def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
-    _refuse_unsupported(config)
+    if config.device == "cpu":
+        return load_on(CpuDevice(config), config, progress)
+    if importlib.util.find_spec("triton") is None:
+        raise ConfigError("--device cuda needs the package triton")
+    from executor_service.runner.cuda_device import open_cuda
+
+    return load_on(open_cuda(config), config, progress)
+
+
+def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> ModelRunner:
+    """`load_runner` on an opened device."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(locate(config.model, config.revision))
     max_model_len = _max_model_len(config, checkpoint.config)
-    backend = CpuBackend()
+    backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
-        pool = KVPool(backend, _pool_shape(config, checkpoint.config, max_model_len))
-    spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes)
-    runner = ModelRunner(spec, checkpoint.files, model, pool)
+        pool = KVPool(backend, _pool_shape(device, config, checkpoint.config, max_model_len))
+    spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes, device.dtype)
     log.info(
         "model loaded",
         extra={
@@ -56,17 +65,10 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
         },
     )
     progress(0, 1, "warm-up")
+    runner = device.runner(spec, checkpoint.files, model, pool, backend)
     _warm_up(runner)
     progress(1, 1, "warm-up")
     return runner
-
-
-def _refuse_unsupported(config: ExecutorConfig) -> None:
-    if config.device != "cpu":
-        raise ConfigError(f"--device {config.device} is not supported; cpu is")
-    for flag, value in (("--dtype", config.dtype), ("--kv-cache-dtype", config.kv_cache_dtype)):
-        if value not in ("auto", _FLOAT32):
-            raise ConfigError(f"{flag} {value}: the CPU computes in {_FLOAT32} only")
 
 
 def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
@@ -78,10 +80,15 @@ def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
     return config.max_model_len or limit
 
 
-def _pool_shape(config: ExecutorConfig, model: ModelConfig, max_model_len: int) -> KVShape:
+def _pool_shape(
+    device: Device[B], config: ExecutorConfig, model: ModelConfig, max_model_len: int
+) -> KVShape:
+    pool_bytes = config.kv_cache_memory_bytes
+    if pool_bytes is None and config.num_blocks is None:
+        pool_bytes = device.pool_bytes(config, model)
     request = PoolRequest(
         num_blocks=config.num_blocks,
-        kv_cache_memory_bytes=config.kv_cache_memory_bytes,
+        kv_cache_memory_bytes=pool_bytes,
         max_num_seqs=config.max_num_seqs,
         max_model_len=max_model_len,
         block_size=config.block_size,
@@ -91,11 +98,11 @@ def _pool_shape(config: ExecutorConfig, model: ModelConfig, max_model_len: int) 
         num_layers=model.num_layers,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        element_bytes=_FLOAT32_BYTES,
+        element_bytes=device.dtype.itemsize,
     )
     return KVShape(
         num_layers=model.num_layers,
-        num_blocks=num_pool_blocks(request, per_block, available_memory),
+        num_blocks=num_pool_blocks(request, per_block, device.free_bytes),
         block_size=config.block_size,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
@@ -108,8 +115,10 @@ def _spec(
     pool: KVPool,
     max_model_len: int,
     weights_bytes: int,
+    dtype: torch.dtype,
 ) -> ExecutorSpec:
     model = checkpoint.config
+    dtype_name = str(dtype).removeprefix("torch.")
     return ExecutorSpec(
         fingerprint=checkpoint.fingerprint,
         model_name=config.served_model_name or default_name(config.model),
@@ -124,11 +133,11 @@ def _spec(
                 num_layers=model.num_layers,
                 num_kv_heads=model.num_kv_heads,
                 head_dim=model.head_dim,
-                element_bytes=_FLOAT32_BYTES,
+                element_bytes=dtype.itemsize,
             )
         ),
-        dtype=_FLOAT32,
-        kv_cache_dtype=_FLOAT32,
+        dtype=dtype_name,
+        kv_cache_dtype=dtype_name,
         device=config.device,
         weights_bytes=weights_bytes,
         kv_bytes=pool.num_bytes,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from common.plan import (
     TOKEN_TYPECODE,
@@ -35,6 +36,11 @@ _MESSAGES = {
     ErrorCode.NO_CANDIDATE: "no token is left to sample from",
 }
 
+Forward = Callable[[InputBatch], Tensor]
+"""Writes a batch's K and V; returns normed hidden states [num_tokens, hidden] on the device."""
+Draw = Callable[[Tensor, Sequence[SampleTask]], list[Sampled | ErrorCode]]
+"""As `sampler.sample`, for logits where the device has them."""
+
 
 class ModelRunner:
     """One model on one device. Not for several threads at once."""
@@ -45,11 +51,17 @@ class ModelRunner:
         model_files: dict[str, bytes],
         model: LlamaModel,
         pool: KVPool,
+        *,
+        forward: Forward | None = None,
+        draw: Draw = sample,
     ) -> None:
+        """`forward`: another way to run `model` over `pool` than kernel by kernel."""
         self.spec = spec
         self.model_files = model_files
         self.pool = pool
         self._model = model
+        self._forward = forward or self._run_model
+        self._draw = draw
         self._checker = PlanChecker(spec)
         self._last = LastSamples()
 
@@ -73,14 +85,12 @@ class ModelRunner:
         batch = build_batch(plan, checked.chunks, self._last.tokens, self.spec.block_size)
         tasks, rows = self._sample_tasks(plan, checked, batch)
         prepared = time.perf_counter_ns()
-        hidden = self._model.forward(
-            batch.token_ids, batch.positions, batch.layout, self.pool.storage
-        )
+        hidden = self._forward(batch)
         logits = self._model.logits(hidden[rows]) if rows else None
         step.prompt_logprobs = prompt_logprobs(plan, batch, hidden, self._model.logits)
         forwarded = time.perf_counter_ns()
         if logits is not None:
-            step.put(tasks, sample(logits, [task for _, task in tasks]))
+            step.put(tasks, self._draw(logits, [task for _, task in tasks]))
         self._last = step.outcome()
         return step.result(
             StepTimings(
@@ -88,6 +98,11 @@ class ModelRunner:
                 forward_ns=forwarded - prepared,
                 sample_ns=time.perf_counter_ns() - forwarded,
             )
+        )
+
+    def _run_model(self, batch: InputBatch) -> Tensor:
+        return self._model.forward(
+            batch.token_ids, batch.positions, batch.layout, self.pool.storage
         )
 
     def _sample_tasks(

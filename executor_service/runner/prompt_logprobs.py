@@ -44,7 +44,7 @@ def _entries(
 ) -> list[TokenLogprobs]:
     entries = []
     for first in range(0, len(tokens), _ROWS_AT_ONCE):
-        logits = logits_of(hidden[first : first + _ROWS_AT_ONCE]).numpy()
+        logits = logits_of(hidden[first : first + _ROWS_AT_ONCE]).cpu().numpy()
         for row, token in zip(logits, tokens[first : first + _ROWS_AT_ONCE], strict=True):
             entries.append(token_logprobs(row, token, num_best))
     return entries

@@ -35,9 +35,10 @@ class PagedCase:
 
     def expected(self) -> Tensor:
         slots = self.layout.slot_mapping
-        reference.write_kv(self.pool, LAYER, self.k.double(), self.v.double(), slots)
+        q, k, v = (x.double().cpu() for x in (self.q, self.k, self.v))
+        reference.write_kv(self.pool, LAYER, k, v, slots)
         return reference.attention(
-            self.q.double(),
+            q,
             self.pool,
             LAYER,
             self.scale,
@@ -78,13 +79,13 @@ def make_case(
     for row, (start, _) in enumerate(chunks):
         _fill_history(backend, kv, shape, tables[row], start, generator)
     num_tokens = sum(length for _, length in chunks)
-    q, k, v = (
-        torch.randn(num_tokens, heads, head_dim, generator=generator)
-        for heads in (num_heads, num_kv_heads, num_kv_heads)
-    )
+    # Views of one tensor, as a model's projection gives them.
+    heads = [num_heads, num_kv_heads, num_kv_heads]
+    rows = torch.randn(num_tokens, sum(heads), head_dim, generator=generator)
+    q, k, v = rows.to(backend.device, backend.dtype).split(heads, dim=1)
     return PagedCase(
         kv=kv,
-        pool=backend.read_blocks(kv, torch.arange(num_blocks)).double(),
+        pool=backend.read_blocks(kv, torch.arange(num_blocks)).double().cpu(),
         layout=make_layout(chunks, tables, block_size),
         q=q,
         k=k,
@@ -125,4 +126,5 @@ def _fill_history(
             torch.randn(start, shape.num_kv_heads, shape.head_dim, generator=generator)
             for _ in range(2)
         )
+        k, v = (x.to(backend.device, backend.dtype) for x in (k, v))
         backend.write_kv(kv, layer, k, v, step)

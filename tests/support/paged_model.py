@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import KVShape
+from executor_service.kernels.backend import Backend, KVShape
 from executor_service.kernels.cpu import CpuBackend
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.checkpoint import Checkpoint, open_checkpoint
@@ -22,10 +22,14 @@ class PagedModel:
     """A model with a pool for a few sequences, each with a table of its own."""
 
     def __init__(
-        self, checkpoint: Checkpoint, *, num_sequences: int = 1, max_len: int = 512
+        self,
+        checkpoint: Checkpoint,
+        backend: Backend,
+        *,
+        num_sequences: int = 1,
+        max_len: int = 512,
     ) -> None:
         config = checkpoint.config
-        backend = CpuBackend()
         per_sequence = -(-max_len // BLOCK_SIZE)
         num_blocks = per_sequence * num_sequences
         shape = KVShape(
@@ -58,4 +62,6 @@ class PagedModel:
 
 
 def load(path: Path, *, num_sequences: int = 1, max_len: int = 512) -> PagedModel:
-    return PagedModel(open_checkpoint(path), num_sequences=num_sequences, max_len=max_len)
+    return PagedModel(
+        open_checkpoint(path), CpuBackend(), num_sequences=num_sequences, max_len=max_len
+    )

@@ -1,0 +1,72 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""One step of a running softmax: a tile of queries meets a tile of paged keys and values.
+
+The softmax is that of FlashAttention-2 (Dao, "FlashAttention-2: Faster Attention with Better
+Parallelism and Work Partitioning", 2023, section 3.1): the sum is divided out at the end, and
+exponents are taken to base 2, so scores come scaled by log2(e).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def attend_tile(
+    query,  # [ROWS, HEAD_DIM_PAD] fp32/fp16/bf16
+    largest,  # [ROWS] fp32, the largest score so far
+    total,  # [ROWS] fp32, sum of exp2(score - largest) so far
+    mixed,  # [ROWS, HEAD_DIM_PAD] fp32, sum of exp2(score - largest) * value so far
+    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16
+    v_pool_ptr,  # the same
+    table_ptr,  # int32, the sequence's block ids
+    kv_head,
+    slots,  # [SLOTS] int32, of the sequence
+    last_slots,  # [ROWS] int32, the last slot each row may see
+    end,
+    scale,
+    NUM_KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PAD: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Returns (largest, total, mixed) with the tile joined in.
+
+    Unless MASKED, all slots lie before `end` and every row sees them. With it, each row must see
+    the first of them. What a row may not see is never read from the pool if it lies at or behind
+    `end`, so what earlier owners left in a block cannot reach a sum. Accumulates in fp32.
+    """
+    dims = tl.arange(0, HEAD_DIM_PAD)
+    in_head = dims < HEAD_DIM
+    if MASKED:
+        present = slots < end
+        blocks = tl.load(table_ptr + slots // BLOCK_SIZE, mask=present, other=0)
+        k_mask = in_head[:, None] & present[None, :]
+        v_mask = present[:, None] & in_head[None, :]
+    else:
+        blocks = tl.load(table_ptr + slots // BLOCK_SIZE)
+        k_mask = in_head[:, None]
+        v_mask = in_head[None, :]
+    # int64 before multiplying: a pool passes 2^31 elements at 4 GiB of fp16.
+    heads = blocks.to(tl.int64) * NUM_KV_HEADS + kv_head
+    offsets = (heads * BLOCK_SIZE + slots % BLOCK_SIZE) * HEAD_DIM
+
+    keys = tl.load(k_pool_ptr + offsets[None, :] + dims[:, None], mask=k_mask, other=0.0)
+    scores = tl.dot(query, keys.to(query.dtype), input_precision="ieee") * scale
+    if MASKED:
+        scores = tl.where(slots[None, :] <= last_slots[:, None], scores, float("-inf"))
+    raised = tl.maximum(largest, tl.max(scores, axis=1))
+    shrink = tl.exp2(largest - raised)
+    weights = tl.exp2(scores - raised[:, None])
+    total = total * shrink + tl.sum(weights, axis=1)
+
+    values = tl.load(v_pool_ptr + offsets[:, None] + dims[None, :], mask=v_mask, other=0.0)
+    mixed = mixed * shrink[:, None]
+    mixed = tl.dot(
+        weights.to(query.dtype), values.to(query.dtype), acc=mixed, input_precision="ieee"
+    )
+    return raised, total, mixed

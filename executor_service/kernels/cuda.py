@@ -1,0 +1,95 @@
+"""The GPU backend: Triton kernels over a pool of its own layout, dense weights, torch's matmul.
+
+Runs on CPU tensors too where Triton's interpreter is on (TRITON_INTERPRET=1), which is how it is
+tested on machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from executor_service.kernels import block_copy, cuda_kv, kv_write, rms_norm, rotary, silu_mul
+from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.cuda_step import CudaStep, begin_step
+from executor_service.kernels.decode_buffers import DecodeBuffers
+from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
+from executor_service.kernels.paged_attention import paged_attention
+from executor_service.kernels.prefill_attention import prefill_attention
+
+# Triton reads it at each compilation. The default is about to change between its versions, and
+# says so on every start; a product of a sum and a factor in one instruction is what is tested.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+class CudaBackend:
+    """`Backend` on one GPU, for models of one attention shape."""
+
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, shape: AttentionShape, arch: int
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._config = attention_config(shape, dtype, arch)
+
+    def prepare_weight(self, weight: Tensor) -> PackedWeight:
+        return PackedWeight(weight.to(self.device, self.dtype).contiguous())
+
+    def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        return torch.nn.functional.linear(x, weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm.add_rms_norm(x, residual, weight, eps)
+
+    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotary.rotary(x, cos, sin)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul.silu_mul(gate_up)
+
+    def allocate_kv(self, shape: KVShape) -> KVStorage:
+        return KVStorage(cuda_kv.allocate(shape, self.dtype, self.device))
+
+    def begin_step(self, layout: StepLayout, kv: KVStorage) -> CudaStep:
+        return begin_step(layout, self._config, self.device)
+
+    def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers:
+        """Memory for a captured step of up to so many single tokens."""
+        return DecodeBuffers(num_rows, kv, self._config)
+
+    def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CudaStep) -> None:
+        keys, values = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
+        kv_write.write_kv(k, v, keys, values, step.slots)
+
+    def attention(
+        self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: CudaStep
+    ) -> Tensor:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        pools = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
+        if step.decodes is not None:
+            paged_attention(q, *pools, scale, step.chunks, step.decodes, self._config, out)
+        if step.tiles is not None:
+            prefill_attention(q, *pools, scale, step.chunks, step.tiles, self._config, out)
+        return out
+
+    def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
+        block_copy.copy_blocks(kv, sources, destinations)
+
+    def read_blocks(self, kv: KVStorage, block_ids: Tensor) -> Tensor:
+        return kv[:, :, block_ids.to(self.device)].transpose(3, 4).contiguous()
+
+    def fill_blocks(self, kv: KVStorage, block_ids: Tensor, value: float) -> None:
+        kv[:, :, block_ids.to(self.device)] = value
+
+
+def arch_of(device: torch.device) -> int:
+    """The config table's key for a device; interpreted kernels take the oldest chip's."""
+    if device.type != "cuda":
+        return AMPERE
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor

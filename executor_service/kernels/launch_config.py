@@ -1,0 +1,134 @@
+"""How big the pieces are that each kernel works on: tile sizes, warps and pipeline stages by chip.
+
+A table instead of autotuning: a measured choice would differ from run to run, and with it the
+order of sums, and there is nothing to measure on where kernels are only compiled. The figures keep
+every kernel free of register spills and within the chip's shared memory (`make check-aot`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+AMPERE = 80
+HOPPER = 90
+
+_MIN_DOT_ROWS = 16
+"""The least number of rows that tensor cores multiply."""
+_MIN_SPLIT_SLOTS = 256
+_MAX_SPLITS = 32
+_ROWWISE_ELEMENTS = 2048
+_ELEMENTS_PER_WARP = 512
+_MAX_WARPS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """The attention of one model."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_context: int
+    """Most tokens of one sequence."""
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One program's share of a matrix product, and what it runs with."""
+
+    rows: int
+    """Query tokens times query heads that share a KV head."""
+    slots: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """Everything fixed at start about the two attention kernels."""
+
+    shape: AttentionShape
+    head_dim_pad: int
+    """A power of two; dimensions beyond head_dim are masked."""
+    prefill: Tile
+    decode: Tile
+    split_slots: int
+    """Slots that one decode split covers. It depends on max_context alone, never on the batch:
+    the same sums in the same order for a sequence, whoever it shares a step with."""
+    max_splits: int
+    """A power of two."""
+
+    @property
+    def tile_tokens(self) -> int:
+        """Query tokens of one prefill tile."""
+        return self.prefill.rows // self.shape.group_size
+
+
+def attention_config(shape: AttentionShape, dtype: torch.dtype, arch: int) -> AttentionConfig:
+    """arch: compute capability as major * 10 + minor."""
+    head_dim_pad = power_of_two(shape.head_dim)
+    group_rows = power_of_two(shape.group_size)
+    split_slots = max(_MIN_SPLIT_SLOTS, power_of_two(-(-shape.max_context // _MAX_SPLITS)))
+    prefill = _prefill_tile(head_dim_pad, dtype, arch)
+    return AttentionConfig(
+        shape=shape,
+        head_dim_pad=head_dim_pad,
+        prefill=Tile(
+            rows=max(prefill.rows, group_rows),
+            slots=prefill.slots,
+            num_warps=prefill.num_warps,
+            num_stages=prefill.num_stages,
+        ),
+        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype),
+        split_slots=split_slots,
+        max_splits=power_of_two(-(-shape.max_context // split_slots)),
+    )
+
+
+def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int) -> Tile:
+    if dtype == torch.float32:
+        return _float32_tile(_MIN_DOT_ROWS, head_dim_pad)
+    if head_dim_pad > 128:
+        return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
+    if arch >= HOPPER:
+        return Tile(rows=128, slots=64, num_warps=8, num_stages=3)
+    return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
+
+
+def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
+    if dtype == torch.float32:
+        return _float32_tile(rows, head_dim_pad)
+    if head_dim_pad > 128:
+        return Tile(rows=rows, slots=32, num_warps=4, num_stages=2)
+    return Tile(rows=rows, slots=64, num_warps=4, num_stages=3)
+
+
+def _float32_tile(rows: int, head_dim_pad: int) -> Tile:
+    """Small, as products in full float32 are no tensor-core work and keep it all in registers."""
+    if head_dim_pad > 128:
+        return Tile(rows=rows, slots=16, num_warps=8, num_stages=1)
+    if head_dim_pad > 64:
+        return Tile(rows=rows, slots=16, num_warps=4, num_stages=1)
+    return Tile(rows=rows, slots=32, num_warps=4, num_stages=1)
+
+
+def power_of_two(number: int) -> int:
+    """The least one that is not below."""
+    return 1 << (number - 1).bit_length()
+
+
+def rows_per_program(width_pad: int) -> int:
+    """Rows of a row-wise kernel that fill one program."""
+    return max(1, _ROWWISE_ELEMENTS // width_pad)
+
+
+def num_warps(num_elements: int) -> int:
+    """For elementwise work and reductions over so many elements a program."""
+    return min(_MAX_WARPS, max(4, num_elements // _ELEMENTS_PER_WARP))

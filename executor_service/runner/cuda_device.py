@@ -1,0 +1,103 @@
+"""One NVIDIA GPU as a device: Triton kernels, captured graphs for decodes, sampling on the chip.
+
+This module imports triton, so nothing but `load` imports it, and only for `--device cuda`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from common.errors import ConfigError
+from executor_service.config import ExecutorConfig
+from executor_service.kernels.cuda import CudaBackend, arch_of
+from executor_service.kernels.launch_config import AMPERE, AttentionShape
+from executor_service.memory.gpu_memory import free_memory, pool_bytes
+from executor_service.memory.kv_pool import KVPool
+from executor_service.models.config import ModelConfig
+from executor_service.models.llama import LlamaModel
+from executor_service.runner.cuda_graphs import (
+    Capture,
+    CudaCapture,
+    DecodeGraphs,
+    bucket_sizes,
+)
+from executor_service.runner.device_sampler import sample_on_device
+from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.spec import ExecutorSpec
+
+_DTYPES = {
+    "auto": torch.bfloat16,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+class CudaDevice:
+    """`Device` for tensors that Triton kernels can be launched on."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        capture: Capture,
+        free_bytes: Callable[[], int],
+    ) -> None:
+        self.dtype = dtype
+        self.free_bytes = free_bytes
+        self._device = device
+        self._capture = capture
+
+    def backend(self, model: ModelConfig, max_model_len: int) -> CudaBackend:
+        shape = AttentionShape(
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            max_context=max_model_len,
+        )
+        return CudaBackend(self._device, self.dtype, shape, arch_of(self._device))
+
+    def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
+        return pool_bytes(config, model, self.dtype, self._device)
+
+    def runner(
+        self,
+        spec: ExecutorSpec,
+        model_files: dict[str, bytes],
+        model: LlamaModel,
+        pool: KVPool,
+        backend: CudaBackend,
+    ) -> ModelRunner:
+        sizes = bucket_sizes(min(spec.max_rows, spec.max_num_batched_tokens))
+        graphs = DecodeGraphs(model, backend, pool.storage, sizes, self._capture)
+        return ModelRunner(
+            spec, model_files, model, pool, forward=graphs.forward, draw=sample_on_device
+        )
+
+
+def open_cuda(config: ExecutorConfig) -> CudaDevice:
+    """The first visible GPU; CUDA_VISIBLE_DEVICES says which that is. Raises ConfigError."""
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "--device cuda: this torch sees no GPU; check the driver and that torch is a CUDA build"
+        )
+    device = torch.device("cuda")
+    if arch_of(device) < AMPERE:
+        raise ConfigError(
+            "--device cuda: the kernels are built for compute capability 8.0 and later"
+        )
+    if config.kv_cache_dtype not in ("auto", config.dtype):
+        raise ConfigError(
+            f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU the pool has the model's dtype"
+        )
+    torch.cuda.set_device(device)
+    return CudaDevice(
+        device,
+        _DTYPES[config.dtype],
+        capture=CudaCapture(),
+        free_bytes=partial(free_memory, device),
+    )

@@ -1,0 +1,44 @@
+"""What a compiled kernel takes, and what it may take."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+SHARED_LIMITS = {80: 166_912, 90: 232_448}
+"""Bytes of shared memory that one block of threads may have, as NVIDIA documents them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one kernel on one chip."""
+
+    registers: int
+    """Of one thread."""
+    spills: int
+    """Instructions that move registers to or from local memory."""
+    shared_bytes: int
+    """Of one block of threads."""
+    mma: int
+    """Tensor-core instructions of a warp (HMMA)."""
+    wgmma: int
+    """Tensor-core instructions of a warp group (HGMMA)."""
+
+    def as_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def problems(name: str, figures: Figures, arch: int) -> list[str]:
+    """What no kernel may show, whatever the compiler's version. `name` ends with the kernel's."""
+    found = []
+    if figures.spills:
+        found.append(f"{figures.spills} spills")
+    if figures.shared_bytes > SHARED_LIMITS[arch]:
+        found.append(f"{figures.shared_bytes} bytes of shared memory are over the chip's limit")
+    if "float32" in name or "attention" not in name:
+        return found
+    if arch >= 90 and "prefill_attention" in name:
+        if not figures.wgmma:
+            found.append("no tensor-core instructions of a warp group")
+    elif not figures.mma:
+        found.append("no tensor-core instructions")
+    return found

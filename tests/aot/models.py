@@ -1,0 +1,102 @@
+"""What kernels are compiled for: models, and every head size with and without groups."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.aot.launches import ModelWidths
+
+MODELS = (
+    ModelWidths(
+        name="llama-3-8b bfloat16",
+        dtype=torch.bfloat16,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        hidden_size=4096,
+        intermediate_size=14336,
+        vocab_size=128256,
+        max_context=8192,
+    ),
+    ModelWidths(
+        name="smollm2-135m float16",
+        dtype=torch.float16,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        hidden_size=576,
+        intermediate_size=1536,
+        vocab_size=49152,
+        max_context=8192,
+    ),
+    ModelWidths(
+        name="smollm2-135m float32",
+        dtype=torch.float32,
+        num_heads=9,
+        num_kv_heads=3,
+        head_dim=64,
+        hidden_size=576,
+        intermediate_size=1536,
+        vocab_size=49152,
+        max_context=8192,
+    ),
+)
+
+HEADS = (
+    ModelWidths(
+        name="heads of 80, bfloat16",
+        dtype=torch.bfloat16,
+        num_heads=32,
+        num_kv_heads=32,
+        head_dim=80,
+        hidden_size=2560,
+        intermediate_size=10240,
+        vocab_size=51200,
+        max_context=2048,
+    ),
+    ModelWidths(
+        name="heads of 96, bfloat16",
+        dtype=torch.bfloat16,
+        num_heads=32,
+        num_kv_heads=32,
+        head_dim=96,
+        hidden_size=3072,
+        intermediate_size=8192,
+        vocab_size=32064,
+        max_context=131072,
+    ),
+    ModelWidths(
+        name="heads of 256, bfloat16",
+        dtype=torch.bfloat16,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=256,
+        hidden_size=2304,
+        intermediate_size=9216,
+        vocab_size=256000,
+        max_context=8192,
+    ),
+    ModelWidths(
+        name="heads of 128, float32",
+        dtype=torch.float32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        hidden_size=4096,
+        intermediate_size=14336,
+        vocab_size=128256,
+        max_context=8192,
+    ),
+    ModelWidths(
+        name="heads of 256, float32",
+        dtype=torch.float32,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=256,
+        hidden_size=2304,
+        intermediate_size=9216,
+        vocab_size=256000,
+        max_context=8192,
+    ),
+)
+"""Compiled for their attention alone."""

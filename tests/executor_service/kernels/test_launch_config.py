@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from executor_service.kernels.launch_config import (
+    AMPERE,
+    HOPPER,
+    AttentionShape,
+    attention_config,
+    power_of_two,
+)
+
+SHAPES = [
+    (heads, kv_heads, head_dim, context)
+    for heads, kv_heads in ((1, 1), (9, 3), (32, 8), (71, 1), (64, 8))
+    for head_dim in (64, 80, 96, 128, 256)
+    for context in (1, 255, 256, 8192, 131072, 1_000_000)
+]
+
+
+@pytest.mark.parametrize("arch", [AMPERE, 86, HOPPER, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_tiles_fit_every_shape(arch: int, dtype: torch.dtype) -> None:
+    for heads, kv_heads, head_dim, context in SHAPES:
+        shape = AttentionShape(
+            num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, max_context=context
+        )
+        config = attention_config(shape, dtype, arch)
+        for tile in (config.prefill, config.decode):
+            assert tile.rows >= max(16, shape.group_size)
+            for size in (tile.rows, tile.slots, tile.num_warps):
+                assert size & (size - 1) == 0, "Triton's ranges are powers of two"
+        assert config.tile_tokens >= 1
+        assert config.head_dim_pad >= head_dim
+        assert config.split_slots % config.decode.slots == 0
+        assert config.split_slots * config.max_splits >= context
+        assert config.max_splits <= 32, "the partial results would take too much memory"
+
+
+def test_a_power_of_two_is_its_own() -> None:
+    assert [power_of_two(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]

@@ -1,0 +1,34 @@
+"""Runs the tests of `triton/` in a process of their own.
+
+The interpreter has to be chosen before triton is imported, and a kernel that reads outside a tensor
+ends its process: neither is for the process of all other tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="the package triton is not installed"
+)
+def test_kernels_equal_their_references_under_the_interpreter() -> None:
+    folder = Path(__file__).parent / "triton"
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.support.recorded_capture import RecordingCapture
+from tests.support.uninitialized import filled_with_nan
+
+# Elsewhere there is nothing to collect: kernels cannot be launched on CPU tensors.
+collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cpu")
+
+
+# bfloat16 is not among them: the interpreter multiplies it as integers.
+@pytest.fixture(params=["float32", "float16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return getattr(torch, request.param)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """A kernel that leaves a hole in its output leaves NaN there."""
+    with filled_with_nan():
+        yield
+
+
+@pytest.fixture
+def capture() -> RecordingCapture:
+    return RecordingCapture()

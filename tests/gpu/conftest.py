@@ -1,0 +1,48 @@
+"""The kernels' tests once more, on a real GPU and in one more dtype."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.support.uninitialized import filled_with_nan
+
+# cuBLAS reads it when it starts; torch asks for it where new memory is to be filled.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_gpu = pytest.mark.skip(reason="torch sees no GPU")
+    for item in items:
+        if "gpu" not in item.path.parts:
+            continue
+        item.add_marker(pytest.mark.gpu)
+        if not torch.cuda.is_available():
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return torch.device("cuda")
+
+
+@pytest.fixture(params=["float32", "float16", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return getattr(torch, request.param)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    with filled_with_nan():
+        yield
+
+
+@pytest.fixture
+def capture() -> object:
+    # Imported late: without a GPU these tests are collected, and skipped, without triton too.
+    from executor_service.runner.cuda_graphs import CudaCapture
+
+    return CudaCapture()
