@@ -117,7 +117,7 @@ class ShadowExecutor:
         self._check_reads(plan, rows)
         self._write(plan, rows)
         result = self._sample(plan, rows, errors)
-        self._spoilt = set(errors)
+        self._spoilt = _spoilt(plan, errors)
         self._last_step_id = plan.step_id
         self.num_steps += 1
         return result
@@ -274,3 +274,13 @@ class ShadowExecutor:
     @staticmethod
     def _name(plan: StepPlan, spec: SequenceSpec) -> str:
         return f"step {plan.step_id}: sequence {spec.sequence_id}"
+
+
+def _spoilt(plan: StepPlan, errors: dict[SequenceId, SequenceError]) -> set[SequenceId]:
+    """Sequences that failed, and what was sampled from a chunk that did: forks share its blocks."""
+    spoilt, first = set(errors), 0
+    for spec, count in zip(plan.sequences, plan.num_samples, strict=True):
+        if spec.sequence_id in errors:
+            spoilt.update(fork.sequence_id for fork in plan.sampled[first : first + count])
+        first += count
+    return spoilt
