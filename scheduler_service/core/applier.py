@@ -28,6 +28,7 @@ def apply(state: SchedulerState, result: StepResult) -> None:
     if failed:
         _include_forks(step, failed)
     _confirm(state, step, failed)
+    _advance_forks(state)
     if failed:
         _fail(state, failed)
     _deliver(state, step, result)
@@ -52,6 +53,18 @@ def _confirm(
         if end_position // block_size > sequence.num_committed_blocks:
             state.kv.commit(sequence)
             state.prefixes.update(sequence)
+
+
+def _advance_forks(state: SchedulerState) -> None:
+    """Forks planned while their parent's chunk was in flight take part in what it confirmed, so
+    that each holds the tree's nodes above all cached blocks it names."""
+    for step in state.in_flight:
+        for parent, children in step.forked:
+            for child in children:
+                is_running = child.status is SequenceStatus.RUNNING
+                if is_running and child.num_computed_tokens < parent.num_computed_tokens:
+                    child.num_computed_tokens = parent.num_computed_tokens
+                    state.kv.commit(child)
 
 
 def _include_forks(step: StepInFlight, failed: dict[SequenceId, SequenceError]) -> None:

@@ -94,3 +94,18 @@ def test_prompts_that_fork_in_one_step_stay_within_the_rows_of_the_stream() -> N
     for i in range(8):
         world.add(make_request(f"r{i}", random_ids(i, 5), n=4, max_tokens=3, temperature=1.0))
     world.drain()
+
+
+def test_a_fork_holds_what_its_parent_committed_after_it_was_planned() -> None:
+    """The fork is planned while the chunk before it is in flight; then both give up their KV."""
+    world = small_world(block_size=2, depth=2, max_num_batched_tokens=2)
+    world.add(make_request("r", random_ids(1, 10), n=2, temperature=1.0))
+    while "r" not in world.num_cached_tokens or world.scheduler.counters.num_running < 2:
+        if not world.plan():
+            world.deliver()
+    world.deliver()  # the chunk before the fork
+    world.preempt(id_of(world, "r", 0))
+    world.plan()
+    world.preempt(id_of(world, "r", 1))
+    world.deliver()  # the fork; a step that names the second choice is in flight
+    world.drain()
