@@ -129,6 +129,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         f"{REGRESSIONS}::test_a_preempted_fork_keeps_what_its_step_names_from_being_evicted",
     ),
     _core(
+        "I5",
+        "forks do not hold what their parent commits meanwhile",
+        "applier.py",
+        "    _advance_forks(state)\n",
+        "",
+        f"{REGRESSIONS}::test_a_fork_holds_what_its_parent_committed_after_it_was_planned",
+    ),
+    _core(
         "I6",
         "a full hit leaves no token to compute",
         "kv_cache.py",
@@ -185,5 +193,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "sequence_id=state.new_sequence_id(), index=index)",
         "sequence_id=state.new_sequence_id(), index=len(state.running))",
         f"{SHARING}::test_choices_share_the_prompt_and_copy_only_its_tail",
+    ),
+    Mutation(
+        invariant="I8",
+        what="a draw depends on the row's place in the batch",
+        file="executor_service/runner/sampler.py",
+        old="            [len(tasks[i].history) for i in random],",
+        new="            random,",
+        test="tests/executor_service/runner/test_sampler.py"
+        "::test_a_draw_depends_on_seed_position_and_index_alone",
     ),
 )

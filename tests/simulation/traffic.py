@@ -26,6 +26,24 @@ ROOTS = (
 
 
 def random_limits(rng: random.Random) -> SchedulerLimits:
+    return _tight_limits(rng) if rng.random() < 0.4 else _any_limits(rng)
+
+
+def _tight_limits(rng: random.Random) -> SchedulerLimits:
+    """Several choices in a pool for about one of them; chunks of a few tokens."""
+    return make_limits(
+        block_size=rng.choice((2, 3, 4)),
+        num_blocks=rng.randint(4, 14),
+        max_num_seqs=rng.choice((3, 8, 16)),
+        max_num_batched_tokens=rng.choice((2, 5, 16, 64)),
+        max_model_len=rng.choice((20, 40)),
+        depth=rng.choice((1, 2, 2)),
+        enable_prefix_caching=rng.random() < 0.8,
+        vocab_size=VOCAB_SIZE,
+    )
+
+
+def _any_limits(rng: random.Random) -> SchedulerLimits:
     block_size = rng.choice((1, 2, 4, 4, 16))
     return make_limits(
         block_size=block_size,
@@ -69,7 +87,7 @@ def random_request(rng: random.Random, request_id: str, prompt: list[int], now: 
     return make_request(
         request_id,
         prompt,
-        n=rng.choice((1, 1, 1, 2, 3, 5)),
+        n=rng.choice((1, 1, 1, 2, 3, 5, 8)),
         max_tokens=rng.choice((None, 1, 2, 5, 12, 30)),
         temperature=rng.choice((0.0, 0.8)),
         seed=root << ROOT_SHIFT | rng.randrange(3),
