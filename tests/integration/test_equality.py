@@ -28,7 +28,7 @@ from tests.integration.settings import ALL_SETTINGS, PAIRWISE_SETTINGS, Setting
 from tests.integration.workload import greedy_request, run_under
 from tests.support.in_process_engine import Collected
 
-_NUM_TOKENS_FAST = 24
+_NUM_TOKENS_FAST = 16
 _AGAIN = ("one-past-64", "chat-steward-hours")
 """Prompts sent twice, the second time behind all others: with the cache on they hit it."""
 _NEAR_TIE_SHARE = 1e-3

@@ -13,7 +13,7 @@ from tests.integration.settings import Setting
 from tests.support.in_process_engine import Arrival, Collected, InProcessEngine
 from tests.support.real_runner import smollm2_runner
 
-_PREEMPT_EVERY = 6
+_PREEMPT_EVERY = 8
 """Turns; beside the preemptions that a tight pool brings of itself."""
 _TURNS_APART = 3
 """Between arrivals: late ones join in the middle of others' prompts and answers."""

@@ -174,7 +174,7 @@ SMALL_COVER = (
     "sixteen-tokens",
     "seventeen-tokens",
     "one-past-64",
-    "repeated-line",
+    "repeated-word",
     "chinese",
     "emoji",
     "python",
