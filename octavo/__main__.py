@@ -14,6 +14,8 @@ COMMANDS = {
     "generate": "stream one answer to a prompt",
     "chat": "converse with a model in the terminal",
     "demo": "start everything on a real model, stream one answer, stop everything",
+    "size": "say how much KV cache a model needs and how fast a device could run it",
+    "simulate": "run an experiment in memory management",
 }
 
 

@@ -16,6 +16,7 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 """Tokens of one step. A CPU computes some hundred to a thousand prompt tokens per second, so a
 chunk of 512 holds up the decodes beside it for about half a second at worst, while the fixed cost
 of a step (about 10 ms) stays near 1% of it. GPUs want 2048 and more."""
+_DNS_PREFIX = "dns:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,11 @@ class SchedulerConfig:
     port: int = option(8000, help="HTTP port; 0 picks a free one")
     grpc_port: int = option(50051, help="gRPC port; 0 picks a free one")
     registry: str = option("static", help="where executors are found: static is --executors")
-    executors: tuple[str, ...] = option((), help="addresses of executors, host:port")
+    executors: tuple[str, ...] = option(
+        (),
+        help="addresses of executors, host:port; dns:host:port stands for every address that the"
+        " name has, looked up again every few seconds",
+    )
 
     max_model_len: int | None = option(
         None, help="most tokens of a prompt with its outputs; auto: what model and pool allow"
@@ -87,14 +92,28 @@ class SchedulerConfig:
             raise ConfigError(f"--registry: {self.registry!r} is not known; use static")
         if self.metrics_compat not in (None, "vllm"):
             raise ConfigError(f"--metrics-compat: {self.metrics_compat!r} is not known; use vllm")
-        for address in self.executors:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdigit():
-                raise ConfigError(f"--executors: {address!r} is not host:port")
-        if len(set(self.executors)) < len(self.executors):
-            raise ConfigError("--executors: an address is listed twice")
+        self._check_executors()
         if self.role != "supervisor" and self.engine_socket is None:
             raise ConfigError(f"--engine-socket is required with --role {self.role}")
+
+    @property
+    def executor_addresses(self) -> tuple[str, ...]:
+        """The executors that are listed one by one."""
+        return tuple(entry for entry in self.executors if not _is_name(entry))
+
+    @property
+    def executor_names(self) -> tuple[str, ...]:
+        """Those that DNS knows by a common name, host:port."""
+        return tuple(e.removeprefix(_DNS_PREFIX) for e in self.executors if _is_name(e))
+
+    def _check_executors(self) -> None:
+        addresses = (*self.executor_addresses, *self.executor_names)
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ConfigError(f"--executors: {address!r} is not host:port")
+        if len(set(addresses)) < len(addresses):
+            raise ConfigError("--executors: an address is listed twice")
 
     def _check_ports(self) -> None:
         for flag, port in (("--port", self.port), ("--grpc-port", self.grpc_port)):
@@ -125,3 +144,8 @@ class SchedulerConfig:
             raise ConfigError(f"--no-token-timeout: {self.no_token_timeout} is not above 0")
         if self.request_timeout is not None and self.request_timeout <= 0:
             raise ConfigError(f"--request-timeout: {self.request_timeout} is not above 0")
+
+
+def _is_name(entry: str) -> bool:
+    """`dns:50051` is a host of that name."""
+    return entry.startswith(_DNS_PREFIX) and ":" in entry.removeprefix(_DNS_PREFIX)

@@ -30,12 +30,6 @@ class KVShape:
     num_kv_heads: int
     head_dim: int
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Of float32 elements."""
-        slots = self.block_size * self.num_kv_heads * self.head_dim
-        return 2 * self.num_layers * slots * torch.float32.itemsize
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLayout:

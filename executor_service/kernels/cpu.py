@@ -15,8 +15,10 @@ from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, S
 from executor_service.kernels.cpu_attention import CpuAttention
 from executor_service.kernels.cpu_step import CpuStep, begin_step
 
+_PACKS = torch.backends.mkldnn.is_available()
+"""Without oneDNN weights stay as they are: slower, and rows may differ in their last bits."""
 _MIN_ROWS = 2
-"""A single row may take a matrix-vector kernel that sums in another order."""
+"""A single row may take a matrix-vector kernel that sums in another order, so it comes twice."""
 
 
 class CpuBackend:
@@ -29,13 +31,17 @@ class CpuBackend:
         self._attention = CpuAttention()
 
     def prepare_weight(self, weight: Tensor) -> PackedWeight:
+        if not _PACKS:
+            return PackedWeight(weight.contiguous())
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
         return PackedWeight(packed)
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        if not _PACKS:
+            return torch.nn.functional.linear(x, weight, bias)
         rows = x.shape[0]
-        if rows < _MIN_ROWS:
-            x = torch.cat((x, x.new_zeros(_MIN_ROWS - rows, x.shape[1])))
+        if rows == 1:
+            x = x.expand(_MIN_ROWS, -1)
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], "")
         return y[:rows]
 

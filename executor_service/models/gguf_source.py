@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 from torch import Tensor
 
 from common.errors import ModelError
+from executor_service.models.dequantize import dequantize
 from executor_service.models.gguf_file import GGUFFile, GGUFTensor
 
 _GLOBAL_NAMES = {
@@ -30,8 +30,6 @@ _LAYER_NAMES = {
     "mlp.down_proj": "ffn_down",
 }
 _ROPE_DIVISORS = "rope_freqs.weight"
-_ROW_GROUP = 16
-"""The library dequantizes this many rows at a time, however short they are."""
 
 
 class GGUFSource:
@@ -83,19 +81,11 @@ def _dequantized(file: GGUFFile, name: str, tensor: GGUFTensor) -> Tensor:
     if not tensor.shape or tensor.shape[-1] % block_size:
         raise ModelError(f"{name} of shape {tensor.shape} is not whole blocks of {kind.name}")
     data = file.data(tensor, count // block_size * type_size)
-    num_blocks = count // block_size
-    rows = _ROW_GROUP if num_blocks % _ROW_GROUP == 0 else 1
     try:
-        values = dequantize(_typed(data.reshape(rows, -1), kind), kind)
+        values = dequantize(data, kind)
     except NotImplementedError as error:
         raise ModelError(f"{name} is stored as {kind.name}, which is not supported") from error
-    return torch.from_numpy(np.array(values, np.float32).reshape(tensor.shape))
-
-
-def _typed(data: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
-    """The library wants plain floats as such, everything else as bytes."""
-    plain = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
-    return data.view(plain[kind]) if kind in plain else data
+    return torch.from_numpy(values.reshape(tensor.shape))
 
 
 def _unpermuted(tensor: Tensor, heads: int) -> Tensor:

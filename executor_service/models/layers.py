@@ -63,7 +63,8 @@ class Attention:
         self._backend = backend
         self._index = index
         self._head_dim = config.head_dim
-        self._sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        self._query_sizes = [config.num_heads, config.num_kv_heads]
+        self._sizes = [config.num_heads + config.num_kv_heads, config.num_kv_heads]
         self._scale = config.head_dim**-0.5
         self._qkv = stacked(
             backend, source, [prefix + f"{part}_proj" for part in "qkv"], config.qkv_bias
@@ -81,11 +82,12 @@ class Attention:
     def __call__(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """[num_tokens, hidden_size] -> the same"""
         heads = self._qkv(x).view(x.shape[0], -1, self._head_dim)
-        q, k, v = heads.split(self._sizes, dim=1)
+        rotated, v = heads.split(self._sizes, dim=1)
         if self._norms is not None:
-            q, k = self._norms[0](q), self._norms[1](k)
-        q = self._backend.rotary(q, inputs.cos, inputs.sin)
-        k = self._backend.rotary(k, inputs.cos, inputs.sin)
+            q, k = rotated.split(self._query_sizes, dim=1)
+            rotated = torch.cat((self._norms[0](q), self._norms[1](k)), dim=1)
+        rotated = self._backend.rotary(rotated, inputs.cos, inputs.sin)
+        q, k = rotated.split(self._query_sizes, dim=1)
         self._backend.write_kv(inputs.kv, self._index, k, v, inputs.step)
         mixed = self._backend.attention(q, inputs.kv, self._index, self._scale, inputs.step)
         return self._output(mixed.view(x.shape[0], -1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from array import array
 
 import torch
 
 from common.errors import ConfigError
-from common.kv_size import block_bytes, kv_bytes_per_token
+from common.kv_size import MIB, block_bytes, kv_bytes_per_token
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import KVShape
@@ -24,6 +25,8 @@ from executor_service.runner.cpu_device import CpuDevice
 from executor_service.runner.device import B, Device
 from executor_service.runner.model_runner import ModelRunner
 from executor_service.runner.spec import ExecutorSpec
+
+log = logging.getLogger(__name__)
 
 _WARM_UP_TOKENS = 64
 _ROWS_PER_SEQUENCE = 2
@@ -51,6 +54,16 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Mo
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
         pool = KVPool(backend, _pool_shape(device, config, checkpoint.config, max_model_len))
     spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes, device.dtype)
+    log.info(
+        "model loaded",
+        extra={
+            "model": spec.model_name,
+            "weights_mib": spec.weights_bytes // MIB,
+            "kv_mib": spec.kv_bytes // MIB,
+            "num_blocks": spec.num_blocks,
+            "threads": torch.get_num_threads(),
+        },
+    )
     progress(0, 1, "warm-up")
     runner = device.runner(spec, checkpoint.files, model, pool, backend)
     _warm_up(runner)

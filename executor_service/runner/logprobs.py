@@ -39,4 +39,5 @@ def best_tokens(logits: Floats, count: int) -> npt.NDArray[np.int64]:
 
 def _log_sum_exp(logits: Floats) -> float:
     largest = np.float64(logits.max())
-    return float(largest + np.log(np.exp(logits - logits.max()).sum(dtype=np.float64)))
+    with np.errstate(invalid="ignore"):  # infinite logits give nan, as they should
+        return float(largest + np.log(np.exp(logits - logits.max()).sum(dtype=np.float64)))

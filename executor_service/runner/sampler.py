@@ -23,6 +23,8 @@ from executor_service.runner.penalties import adjust, adjusts
 
 Floats = npt.NDArray[np.float32]
 
+_SMALLEST = np.finfo(np.float32).smallest_subnormal
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTask:
@@ -58,11 +60,11 @@ def sample(logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorC
             continue
         params, row = task.spec.params, rows[task.row]
         if params.is_greedy and not adjusts(params, task.num_outputs):
-            token: int | None = first[task.row]
+            token: int | ErrorCode = first[task.row]
         else:
             token = _draw(row, task, uniform)
-        if token is None:
-            answers.append(ErrorCode.NO_CANDIDATE)
+        if isinstance(token, ErrorCode):
+            answers.append(token)
             continue
         wanted = params.num_logprobs
         logprobs = None if wanted is None else token_logprobs(row, token, wanted)
@@ -86,18 +88,20 @@ def _draws(tasks: Sequence[SampleTask]) -> list[np.float32]:
     return draws
 
 
-def _draw(row: Floats, task: SampleTask, uniform: np.float32) -> int | None:
+def _draw(row: Floats, task: SampleTask, uniform: np.float32) -> int | ErrorCode:
     params = task.spec.params
     logits = row
     if adjusts(params, task.num_outputs):
         logits = row.copy()
-        adjust(logits, params, task.history, task.spec.num_prompt_tokens)
-    largest = logits.max()
-    if largest == -np.inf:
-        return None
-    if params.is_greedy:
-        return int(logits.argmax())
-    return draw_token(logits, params, uniform)
+        # Absurd biases and penalties may overflow; what comes of it is looked at below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            adjust(logits, params, task.history, task.spec.num_prompt_tokens)
+    best = int(logits.argmax())
+    if logits[best] == -np.inf:
+        return ErrorCode.NO_CANDIDATE
+    if not np.isfinite(logits[best]):
+        return ErrorCode.NON_FINITE
+    return best if params.is_greedy else draw_token(logits, params, uniform)
 
 
 def draw_token(logits: Floats, params: SamplingParams, uniform: np.float32) -> int:
@@ -105,32 +109,33 @@ def draw_token(logits: Floats, params: SamplingParams, uniform: np.float32) -> i
 
     logits: [vocab_size] after penalties, with a finite maximum.
     """
-    token_ids, weights = kept_tokens(logits, params)
+    token_ids = _top_k(logits, params.top_k)
+    weights = kept_weights(logits if token_ids is None else logits[token_ids], params)
     cumulative = np.cumsum(weights, dtype=np.float64)
     distribution = (cumulative / cumulative[-1]).astype(np.float32)
-    place = int(np.searchsorted(distribution, uniform, side="left"))
-    return int(token_ids[min(place, len(token_ids) - 1)])
+    # A uniform of 0 must not draw what stands, with no weight, before the first kept token.
+    place = int(np.searchsorted(distribution, max(uniform, _SMALLEST), side="left"))
+    if place == len(weights):
+        place = int(np.flatnonzero(weights)[-1])
+    return place if token_ids is None else int(token_ids[place])
 
 
-def kept_tokens(logits: Floats, params: SamplingParams) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Ids that may be drawn, ascending, and their unnormalized probabilities, largest 1.
+def kept_weights(logits: Floats, params: SamplingParams) -> Floats:
+    """Unnormalized probabilities, largest 1; 0 where top-p or min-p drop a token.
 
-    At an edge of equal values the lower ids are kept. A token whose probability underflows to 0
-    is not kept, as a uniform of exactly 0 would draw it.
+    At an edge of equal values the lower ids are kept.
     """
-    temperature = np.float32(params.temperature)
-    if 0 < params.top_k < len(logits):
-        token_ids = np.sort(best_tokens(logits, params.top_k))
-    else:
-        token_ids = np.arange(len(logits))
-    chosen = logits[token_ids]
-    weights = np.exp((chosen - chosen.max()) / temperature)
-    kept = weights > 0
+    weights: Floats = np.exp((logits - logits.max()) / np.float32(params.temperature))
     if params.top_p < 1.0:
-        kept &= _nucleus(weights, params.top_p)
+        weights = np.where(_nucleus(weights, params.top_p), weights, np.float32(0))
     if params.min_p > 0.0:
-        kept &= weights >= np.float32(params.min_p)
-    return token_ids[kept], weights[kept]
+        weights[weights < np.float32(params.min_p)] = 0
+    return weights
+
+
+def _top_k(logits: Floats, top_k: int) -> npt.NDArray[np.int64] | None:
+    """Ids of the best, ascending; None for all."""
+    return np.sort(best_tokens(logits, top_k)) if 0 < top_k < len(logits) else None
 
 
 def _nucleus(weights: Floats, top_p: float) -> npt.NDArray[np.bool_]:

@@ -52,6 +52,7 @@ class _Slot:
     restarts: Restarts
     child: Child | None = None
     addresses: dict[str, str] = field(default_factory=dict)
+    was_started: bool = False
     ready: bool = False
     start_at: float | None = None
     """When to start it again, on the monotonic clock."""
@@ -119,7 +120,7 @@ class Stack:
 
     def _start(self, slot: _Slot) -> None:
         slot.start_at = None
-        slot.ready = False
+        slot.was_started = True
         slot.child = Child(
             slot.name,
             slot.argv(),
@@ -152,10 +153,12 @@ class Stack:
                 self._reporter.loading(slot.name, event["done"], event["total"], event["what"])
             case "listening":
                 slot.addresses.update(event["addresses"])
-                if self._scheduler.child is None and self._all_executors_listen():
+                if not self._scheduler.was_started and self._all_executors_listen():
                     self._start(self._scheduler)
             case "ready":
                 slot.ready = True
+                if self._announced and all(slot.ready for slot in self._slots()):
+                    self._reporter.settle()
 
     def _handle_end(self, child: Child) -> None:
         slot = self._slot_of(child)

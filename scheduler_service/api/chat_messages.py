@@ -15,15 +15,17 @@ _FIELD = "messages"
 
 
 async def render_messages(
-    messages: Any, model: ServedModel, *, add_generation_prompt: bool = True
+    messages: list[dict[str, Any]], model: ServedModel, *, add_generation_prompt: bool = True
 ) -> str:
-    """The prompt's text, special tokens included. InvalidRequestError (messages) if it has none."""
-    checked = check_messages(messages)
+    """The prompt's text, special tokens included; `messages` were checked.
+
+    InvalidRequestError (messages) if the template refuses them or there is none.
+    """
     if model.template is None:
         raise InvalidRequestError(
             f"{model.name} has no chat template; send a prompt to /v1/completions", field=_FIELD
         )
-    return await model.template.render(checked, add_generation_prompt=add_generation_prompt)
+    return await model.template.render(messages, add_generation_prompt=add_generation_prompt)
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from common.errors import InvalidRequestError, NotFoundError
 from common.plan import TOKEN_TYPECODE
 from proto import inference_pb2 as pb
-from scheduler_service.api.chat_messages import render_messages
+from scheduler_service.api.chat_messages import check_messages, render_messages
 from scheduler_service.api.fields import Fields, check_token_ids
 from scheduler_service.api.generate_request import (
     FinishedOutput,
@@ -17,6 +17,7 @@ from scheduler_service.api.generate_request import (
     PriorOutputs,
     Prompt,
 )
+from scheduler_service.api.prompt_ids import check_prompt_ids
 from scheduler_service.api.request_id import is_acceptable_id
 from scheduler_service.api.sampling import (
     MAX_LOGPROBS,
@@ -129,7 +130,7 @@ async def _prompt(message: pb.GenerateRequest, model: ServedModel) -> tuple[Prom
             return message.text, True
         case "token_ids":
             ids = list(message.token_ids.ids)
-            return check_token_ids(ids, model.vocab_size, field="token_ids"), False
+            return check_prompt_ids(ids, model, field="token_ids"), False
         case "messages":
             return await render_messages(messages_of(message.messages), model), False
         case _:
@@ -137,7 +138,7 @@ async def _prompt(message: pb.GenerateRequest, model: ServedModel) -> tuple[Prom
 
 
 def messages_of(messages: pb.Messages) -> list[dict[str, Any]]:
-    return [{"role": m.role, "content": m.content} for m in messages.messages]
+    return check_messages([{"role": m.role, "content": m.content} for m in messages.messages])
 
 
 def _prior_outputs(message: pb.GenerateRequest, model: ServedModel, n: int) -> PriorOutputs | None:

@@ -18,8 +18,9 @@ from proto import inference_pb2_grpc
 from scheduler_service.api.chat_messages import render_messages
 from scheduler_service.api.choice import ChoiceEnd, Delta
 from scheduler_service.api.fields import check_token_ids
-from scheduler_service.api.generation import Generation, PromptRun
+from scheduler_service.api.generation import Generation
 from scheduler_service.api.grpc_request import messages_of, read_request
+from scheduler_service.api.prompt_run import PromptRun
 from scheduler_service.api.service import Service
 from scheduler_service.api.version import VERSION
 from scheduler_service.engine.messages import ServerInfo

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from common.errors import DeadlineError, InvalidRequestError
 from common.plan import TOKEN_TYPECODE, SamplingParams
 from scheduler_service.api.generate_request import GenerateRequest
+from scheduler_service.api.prompt_ids import fail_length
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.engine.messages import Submit
 
@@ -110,7 +111,7 @@ def _refuse_far_too_long(text: str, model: ServedModel) -> None:
     """Megabytes that cannot fit are not worth tokenizing."""
     num_tokens = -(-len(text) // model.tokenizer.longest_token_chars)
     if num_tokens >= model.max_model_len:
-        _fail_length(f"at least {num_tokens}", model)
+        fail_length(f"at least {num_tokens}", model)
 
 
 def _max_tokens(request: GenerateRequest, num_prompt_tokens: int, model: ServedModel) -> int | None:
@@ -119,7 +120,7 @@ def _max_tokens(request: GenerateRequest, num_prompt_tokens: int, model: ServedM
         raise InvalidRequestError("the prompt has no tokens; send at least one", field="prompt")
     room = model.max_model_len - num_prompt_tokens
     if room < 1:
-        _fail_length(str(num_prompt_tokens), model)
+        fail_length(str(num_prompt_tokens), model)
     if request.max_tokens is None:
         default = request.default_max_tokens
         return None if default is None else min(default, room)
@@ -130,14 +131,6 @@ def _max_tokens(request: GenerateRequest, num_prompt_tokens: int, model: ServedM
             field="max_tokens",
         )
     return request.max_tokens
-
-
-def _fail_length(num_tokens: str, model: ServedModel) -> None:
-    raise InvalidRequestError(
-        f"the prompt has {num_tokens} tokens; the context of {model.max_model_len} takes at most"
-        f" {model.max_model_len - 1} and one output",
-        field="prompt",
-    )
 
 
 def _seeded(request: GenerateRequest) -> SamplingParams:

@@ -73,12 +73,16 @@ async def _serve_model(service: Service, rpc: GrpcServer, status: ProcessStatus)
     log.info("model ready", extra={"model": service.model.name, "max_len": info.max_model_len})
     while True:
         changed = asyncio.ensure_future(connection.readiness_changed())
-        if service.unready_reason is None:
-            await rpc.set_serving()
-            status.ready()
-        else:
-            await rpc.set_not_serving()
-        await changed
+        try:
+            await asyncio.sleep(0)  # it waits now: a change after this look is not missed
+            if service.unready_reason is None:
+                await rpc.set_serving()
+                status.ready()
+            else:
+                await rpc.set_not_serving()
+            await changed
+        finally:
+            changed.cancel()
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -56,7 +56,8 @@ class Admission:
         """Keeps blocks for what is left of a sequence that has just started, and counts the places
         that it and its forks have taken."""
         self._num_reserved += self._num_blocks_missing(sequence)
-        self.is_closed = len(self._state.running) >= self._state.limits.max_num_running
+        if len(self._state.running) >= self._state.limits.max_num_running:
+            self.is_closed = True
 
     def _waits_for_known_twin(self, sequence: Sequence) -> bool:
         """The prefix it was last passed over for is still being computed."""
@@ -92,6 +93,8 @@ class Admission:
         state = self._state
         for passed in self._passed:
             passed.num_times_passed += 1
+            if passed.num_times_passed >= MAX_PASSES:
+                self.is_closed = True
         sequence.num_times_passed = 0
         sequence.awaited = None
         state.waiting.remove(sequence)

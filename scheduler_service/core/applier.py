@@ -25,9 +25,12 @@ def apply(state: SchedulerState, result: StepResult) -> None:
     step = state.in_flight.popleft()
     state.last_ended_step = step.step_id
     failed = {error.sequence_id: error for error in result.errors}
-    _confirm(state, step, failed)
     if failed:
-        _fail(state, step, failed)
+        _include_forks(step, failed)
+    _confirm(state, step, failed)
+    _advance_forks(state)
+    if failed:
+        _fail(state, failed)
     _deliver(state, step, result)
     state.kv.end_step(step.step_id)
 
@@ -52,15 +55,29 @@ def _confirm(
             state.prefixes.update(sequence)
 
 
-def _fail(
-    state: SchedulerState, step: StepInFlight, failed: dict[SequenceId, SequenceError]
-) -> None:
-    """Ends the sequences that failed, and forks whose prompt failed; their mates go on."""
+def _advance_forks(state: SchedulerState) -> None:
+    """Forks planned while their parent's chunk was in flight take part in what it confirmed, so
+    that each holds the tree's nodes above all cached blocks it names."""
+    for step in state.in_flight:
+        for parent, children in step.forked:
+            for child in children:
+                is_running = child.status is SequenceStatus.RUNNING
+                if is_running and child.num_computed_tokens < parent.num_computed_tokens:
+                    child.num_computed_tokens = parent.num_computed_tokens
+                    state.kv.commit(child)
+
+
+def _include_forks(step: StepInFlight, failed: dict[SequenceId, SequenceError]) -> None:
+    """Forks share the blocks of a prompt that failed."""
     for parent, children in step.forked:
         error = failed.get(parent.sequence_id)
         if error is not None:
             for child in children:
                 failed.setdefault(child.sequence_id, error)
+
+
+def _fail(state: SchedulerState, failed: dict[SequenceId, SequenceError]) -> None:
+    """Ends the sequences that failed; their mates go on."""
     for sequence_id, error in failed.items():
         sequence = state.sequences.get(sequence_id)
         if sequence is not None:

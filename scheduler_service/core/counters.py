@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_service.core.state import SchedulerState
+
+
+class LiveKV(NamedTuple):
+    """What the tables of running sequences hold. Cached blocks that no table names do not count;
+    a block that several tables share counts for each."""
+
+    num_tokens: int
+    """Computed."""
+    num_slots: int
+    """Allocated."""
+
+    @property
+    def waste(self) -> float:
+        """Share of the slots that hold no computed token; 0 without slots."""
+        return 1.0 - self.num_tokens / self.num_slots if self.num_slots else 0.0
+
+
+def live_kv(state: SchedulerState) -> LiveKV:
+    """O(running sequences)."""
+    num_tokens = num_blocks = 0
+    for sequence in state.running.values():
+        num_tokens += sequence.num_computed_tokens
+        num_blocks += len(sequence.table.buffer)
+    return LiveKV(num_tokens, num_blocks * state.limits.block_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +43,7 @@ class Counters:
     num_free_blocks: int
     num_evictable_blocks: int
     num_referenced_blocks: int
-    num_live_tokens: int
-    """Computed tokens of live tables."""
-    num_live_slots: int
-    """Token slots of live tables; a block that several share counts for each."""
+    live_kv: LiveKV
     num_preemptions: int
     num_stale_results: int
     num_starved: int
@@ -46,8 +68,7 @@ def snapshot(state: SchedulerState) -> Counters:
         num_free_blocks=free,
         num_evictable_blocks=evictable,
         num_referenced_blocks=kv.pool.num_blocks - free - evictable,
-        num_live_tokens=sum(s.num_computed_tokens for s in state.running.values()),
-        num_live_slots=sum(len(s.table) for s in state.running.values()) * state.limits.block_size,
+        live_kv=live_kv(state),
         num_preemptions=tallies.num_preemptions,
         num_stale_results=tallies.num_stale_results,
         num_starved=tallies.num_starved,

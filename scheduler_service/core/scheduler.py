@@ -11,7 +11,7 @@ from collections.abc import Sequence as Collection
 
 from common.plan import BlockId, SequenceId, StepPlan, StepResult
 from scheduler_service.core import applier, counters, ending, intake, recovery
-from scheduler_service.core.counters import Counters
+from scheduler_service.core.counters import Counters, LiveKV
 from scheduler_service.core.events import Events, SequenceKey
 from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.planner import Planner
@@ -48,6 +48,11 @@ class Scheduler:
     @property
     def counters(self) -> Counters:
         return counters.snapshot(self.state)
+
+    @property
+    def live_kv(self) -> LiveKV:
+        """Of the counters the part that is looked at after every step."""
+        return counters.live_kv(self.state)
 
     # Requests
 

@@ -28,6 +28,8 @@ _OPTIONS = [
     *channel_options(Link.INTERNAL),
     # Without this a new channel inherits the backoff of the one that failed, up to two minutes.
     ("grpc.use_local_subchannel_pool", 1),
+    # Container engines hand a proxy meant for the internet to every container.
+    ("grpc.enable_http_proxy", 0),
 ]
 
 

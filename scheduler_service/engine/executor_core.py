@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler_service.core.counters import Counters
+from scheduler_service.core.counters import Counters, LiveKV
 from scheduler_service.core.events import Events, SequenceKey
 from scheduler_service.core.request import FinishReason, PriorOutput, RefusedError, Request
 from scheduler_service.core.scheduler import Scheduler
@@ -69,6 +69,10 @@ class ExecutorCore:
     @property
     def counters(self) -> Counters | None:
         return self.scheduler.counters if self.scheduler is not None else None
+
+    @property
+    def live_kv(self) -> LiveKV:
+        return self.scheduler.live_kv if self.scheduler is not None else LiveKV(0, 0)
 
     @property
     def num_sequences(self) -> int:

@@ -6,6 +6,7 @@ the labels it has there, so that dashboards made for it work unchanged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,12 +64,19 @@ class Exposition(Collector):
         self._lanes = lanes
         self._served = served
         self._compat = compat
+        self._retired: Counter[str] = Counter()
+        """Counts of cores that are gone, by field."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def render(self) -> str:
         """Prometheus text format."""
         return generate_latest(self._registry).decode()
+
+    def retire(self, lane: ExecutorLane) -> None:
+        """To be called before a lane is dropped: sums over executors must not fall."""
+        if (core := lane.core.counters) is not None:
+            self._retired.update({field: getattr(core, field) for _, _, field in _CORE_COUNTERS})
 
     def describe(self) -> list[Metric]:
         return []  # nothing is known before a scrape
@@ -84,7 +92,8 @@ class Exposition(Collector):
 
     def _fill(self, page: _Page) -> None:
         _add_requests(page, self._requests)
-        _add_cores(page, [core for lane in self._lanes if (core := lane.core.counters) is not None])
+        cores = [core for lane in self._lanes if (core := lane.core.counters) is not None]
+        _add_cores(page, cores, self._retired)
         for lane in self._lanes:
             _add_lane(page, lane)
 
@@ -147,8 +156,8 @@ def _add_requests(page: _Page, requests: RequestMetrics) -> None:
         page.histogram(name, help, histogram)
 
 
-def _add_cores(page: _Page, cores: Sequence[Counters]) -> None:
-    """Sums over executors."""
+def _add_cores(page: _Page, cores: Sequence[Counters], retired: Mapping[str, int]) -> None:
+    """Sums over executors; `retired` are the counts of those that are gone."""
 
     def total(name: str) -> float:
         return float(sum(getattr(core, name) for core in cores))
@@ -156,13 +165,10 @@ def _add_cores(page: _Page, cores: Sequence[Counters]) -> None:
     for name, help, field in _CORE_GAUGES:
         page.gauge(name, help, total(field))
     for name, help, field in _CORE_COUNTERS:
-        page.counter(name, help, total(field))
+        page.counter(name, help, total(field) + retired.get(field, 0))
     num_blocks = total("num_blocks")
     usage = total("num_referenced_blocks") / num_blocks if num_blocks else 0.0
     page.gauge("kv_cache_usage_perc", "Blocks in use by live sequences, 0 to 1.", usage)
-    slots = total("num_live_slots")
-    waste = 1.0 - total("num_live_tokens") / slots if slots else 0.0
-    page.gauge("kv_waste_ratio", "Allocated slots of live tables that hold no token.", waste)
 
 
 _CORE_GAUGES = (
@@ -206,6 +212,10 @@ def _add_lane(page: _Page, lane: ExecutorLane) -> None:
         "step_prepare_seconds": ("Plan to tensors.", metrics.prepare_s),
         "step_forward_seconds": ("Forward pass.", metrics.forward_s),
         "step_sample_seconds": ("Sampling.", metrics.sample_s),
+        "kv_cache_waste_ratio": (
+            "Slots of live tables without a token, by step.",
+            metrics.kv_waste,
+        ),
     }
     for name, (help, histogram) in histograms.items():
         page.histogram(name, help, histogram, **label)

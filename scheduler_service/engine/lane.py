@@ -184,6 +184,7 @@ class ExecutorLane:
             if round_trip_s is not None:
                 self._backoff.reset()
                 self.metrics.observe_result(result, round_trip_s)
+                self.metrics.observe_live_kv(self.core.live_kv)
             if any(error.code is ErrorCode.INVALID_PLAN for error in result.errors):
                 self._start_over(plan, result, now)
 

@@ -40,10 +40,15 @@ class EngineLoop:
         self._served = ServedModel(config)
         self._live = LiveRequests(self._metrics)
         self.lanes = [ExecutorLane(client, self._served, self) for client in clients]
-        exposition = Exposition(
+        self._exposition = Exposition(
             self._metrics, self.lanes, self._served, compat=config.metrics_compat
         )
-        self._dispatcher = Dispatcher(config, self.lanes, self._live, self._metrics, exposition)
+        self._dispatcher = Dispatcher(
+            config, self.lanes, self._live, self._metrics, self._exposition
+        )
+        self._tasks = asyncio.TaskGroup()
+        self._is_running = False
+        self._lane_tasks: dict[ExecutorLane, asyncio.Task[None]] = {}
         self._workers: list[WorkerLink] = []
         self._commands: deque[tuple[WorkerLink, Command | None]] = deque()
         """None: the worker is gone."""
@@ -62,9 +67,10 @@ class EngineLoop:
 
     async def run(self) -> None:
         """Turns until cancelled. Any error in a turn or a lane is a bug and ends the loop."""
-        async with asyncio.TaskGroup() as group:
+        async with self._tasks:
+            self._is_running = True
             for lane in self.lanes:
-                group.create_task(lane.run())
+                self._start(lane)
             while True:
                 if self._has_news.is_set():
                     await asyncio.sleep(0)  # a set event does not yield, and others must read
@@ -83,10 +89,7 @@ class EngineLoop:
         for lane in self.lanes:
             lane.plan(now)
         for lane in self.lanes:
-            for events in lane.core.take_events():
-                self._live.publish(events, now)
-            for request, outputs, message in lane.core.take_unplaced():
-                self._live.fail(request, outputs, message)
+            self._publish(lane, now)
         self._note_business(now)
         self._tell_workers(now)
         self._set_timer(now)
@@ -94,6 +97,12 @@ class EngineLoop:
             for lane in self.lanes:
                 if lane.core.scheduler is not None:
                     invariants.check(lane.core.scheduler)
+
+    def _publish(self, lane: ExecutorLane, now: float) -> None:
+        for events in lane.core.take_events():
+            self._live.publish(events, now)
+        for request, outputs, message in lane.core.take_unplaced():
+            self._live.fail(request, outputs, message)
 
     def _drain(self, now: float) -> None:
         for _ in range(min(len(self._commands), MAX_COMMANDS_PER_TURN)):
@@ -183,6 +192,39 @@ class EngineLoop:
         for request_id in self._live.ids():
             self._dispatcher.abort(request_id)
         self.wake()
+
+    # What discovery needs. It acts between two turns.
+
+    def add_lane(self, client: ExecutorClient) -> ExecutorLane:
+        """One more executor, from now on."""
+        lane = ExecutorLane(client, self._served, self)
+        self.lanes.append(lane)
+        if self._is_running:
+            self._start(lane)
+        return lane
+
+    def drop_lane(self, lane: ExecutorLane) -> bool:
+        """Forgets an executor that is gone for good.
+
+        False while it is needed: it takes requests, or has some that no other executor took. Those
+        are offered to the others once more.
+        """
+        if lane.accepts_requests:
+            return False
+        if lane.core.num_sequences:
+            lane.is_stranded = True
+            self.wake()
+            return False
+        self._publish(lane, self.now())
+        self._exposition.retire(lane)
+        self.lanes.remove(lane)
+        if lane in self._lane_tasks:
+            self._lane_tasks.pop(lane).cancel()
+        self.wake()
+        return True
+
+    def _start(self, lane: ExecutorLane) -> None:
+        self._lane_tasks[lane] = self._tasks.create_task(lane.run())
 
     # What lanes need.
 

@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from common.plan import StepResult
+from scheduler_service.core.counters import LiveKV
 from scheduler_service.core.events import SequenceFinished
 from scheduler_service.engine.histogram import (
     LATENCY_BUCKETS_S,
     SIZE_BUCKETS,
     STEP_BUCKETS_S,
     TOKEN_BUCKETS,
+    WASTE_BUCKETS,
     Histogram,
 )
 
@@ -72,6 +74,8 @@ class LaneMetrics:
     forward_s: Histogram = field(default_factory=_step)
     sample_s: Histogram = field(default_factory=_step)
     prepare_s: Histogram = field(default_factory=_step)
+    kv_waste: Histogram = field(default_factory=lambda: Histogram(WASTE_BUCKETS))
+    """Share of the allocated slots of live tables without a computed token, after each step."""
 
     def observe_plan(self, num_tokens: int, num_bytes: int) -> None:
         self.plan_tokens.observe(num_tokens)
@@ -86,3 +90,8 @@ class LaneMetrics:
         self.prepare_s.observe(timings.prepare_ns * 1e-9)
         self.forward_s.observe(timings.forward_ns * 1e-9)
         self.sample_s.observe(timings.sample_ns * 1e-9)
+
+    def observe_live_kv(self, live: LiveKV) -> None:
+        """After each step; a step that left nobody running says nothing."""
+        if live.num_slots:
+            self.kv_waste.observe(live.waste)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from common.process import ProcessStatus
 from scheduler_service.config import SchedulerConfig
+from scheduler_service.engine.discovery import Discovery
 from scheduler_service.engine.executor_client import GrpcExecutorClient
 from scheduler_service.engine.loop import EngineLoop
 from scheduler_service.engine.server import EngineServer
@@ -27,8 +29,10 @@ async def serve(config: SchedulerConfig, status: ProcessStatus, stop: asyncio.Ev
     """Runs the loop until `stop`, then drains it: at most `shutdown_timeout` seconds."""
     assert config.engine_socket is not None
     scheduler_id = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    clients = [GrpcExecutorClient(at, scheduler_id=scheduler_id) for at in config.executors]
+    connect = functools.partial(GrpcExecutorClient, scheduler_id=scheduler_id)
+    clients = [connect(address) for address in config.executor_addresses]
     loop = EngineLoop(config, clients)
+    discovery = Discovery(config.executor_names, loop, connect)
     server = EngineServer(config.engine_socket, loop)
     await server.start()
     # What was imported lives for ever: a full collection that walks it stops the loop for 10 to 30
@@ -36,7 +40,7 @@ async def serve(config: SchedulerConfig, status: ProcessStatus, stop: asyncio.Ev
     gc.collect()
     gc.freeze()
     status.listening({"engine": config.engine_socket})
-    running = asyncio.create_task(loop.run())
+    running = asyncio.create_task(_run(loop, discovery))
     stopping = asyncio.create_task(stop.wait())
     tasks = (running, stopping, asyncio.create_task(_report_ready(loop, status)))
     try:
@@ -51,6 +55,14 @@ async def serve(config: SchedulerConfig, status: ProcessStatus, stop: asyncio.Ev
         await asyncio.gather(*tasks, return_exceptions=True)
         for client in clients:
             await client.close()
+        await discovery.close()
+
+
+async def _run(loop: EngineLoop, discovery: Discovery) -> None:
+    """Never returns; an error in either is a bug and ends the process."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(loop.run())
+        group.create_task(discovery.run())
 
 
 async def _report_ready(loop: EngineLoop, status: ProcessStatus) -> None:

@@ -21,6 +21,7 @@ from common.plan import StepPlan, StepResult
 from proto import executor_pb2
 from scheduler_service.engine.executor_client import ExecutorInfo, StepStream
 from scheduler_service.engine.loop import EngineLoop
+from tests.bench.records import Record, print_records
 from tests.support.builders import random_ids
 from tests.support.engine_harness import CONFIG, RecordingWorker
 from tests.support.fake_executor_client import FakeExecutorClient
@@ -67,7 +68,30 @@ class EncodingWorker(RecordingWorker):
         self._turned.set()
 
 
-async def main(num_sequences: int, num_steps: int) -> None:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoopCost:
+    num_sequences: int
+    num_steps: int
+    wall_s: float
+    cpu_s: float
+    num_bytes: int
+    """Written to the worker."""
+
+    def records(self) -> list[Record]:
+        case = f"step loop with codec, {self.num_sequences} decodes, depth 1"
+        figures = (
+            ("cpu", self.cpu_s * 1e6, "us/step"),
+            ("wall", self.wall_s * 1e6, "us/step"),
+            ("to the worker", self.num_bytes, "bytes/step"),
+        )
+        return [
+            Record(case=case, metric=metric, value=total / self.num_steps, unit=unit)
+            for metric, total, unit in figures
+        ]
+
+
+async def measure(num_sequences: int, num_steps: int) -> LoopCost:
+    """`num_sequences` requests of 16 tokens with `num_steps` outputs each, prompts included."""
     config = dataclasses.replace(
         CONFIG,
         max_num_seqs=num_sequences,
@@ -87,17 +111,19 @@ async def main(num_sequences: int, num_steps: int) -> None:
         worker.submit(random_ids(i, 16), max_tokens=num_steps)
     started_at, started_cpu = time.perf_counter(), time.process_time()
     await worker.until(lambda: worker.num_finished == num_sequences)
-    wall_s, cpu_s = time.perf_counter() - started_at, time.process_time() - started_cpu
-    steps = loop.lanes[0].metrics.num_steps
-    print(
-        f"{num_sequences} sequences, {steps} steps: {wall_s / steps * 1e6:.0f} us wall,"
-        f" {cpu_s / steps * 1e6:.0f} us cpu per step;"
-        f" {worker.num_bytes / steps:.0f} bytes to the worker per step"
+    cost = LoopCost(
+        num_sequences=num_sequences,
+        num_steps=loop.lanes[0].metrics.num_steps,
+        wall_s=time.perf_counter() - started_at,
+        cpu_s=time.process_time() - started_cpu,
+        num_bytes=worker.num_bytes,
     )
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    return cost
 
 
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:]]
-    asyncio.run(main(*(arguments + [64, 500][len(arguments) :])))
+    found = asyncio.run(measure(*(arguments + [64, 500][len(arguments) :])))
+    print_records("The step loop, CPU and wall time per step", found.records())

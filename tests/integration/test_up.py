@@ -21,13 +21,16 @@ from tests.support.up_process import UpProcess
 PROMPT = "The capital of France is"
 QUESTION = "Name three rivers."
 
+pytestmark = pytest.mark.timeout(300)
+"""Of each test with its share of the stack's start."""
+
 
 @pytest.fixture(scope="module")
 def greedy(up: UpProcess) -> str:
     """The greedy continuation of PROMPT, by plain HTTP."""
     reply = httpx.post(
         f"{up.http}/v1/completions",
-        json={"model": "smollm2-135m", "prompt": PROMPT, "max_tokens": 24, "temperature": 0},
+        json={"model": "smollm2-135m", "prompt": PROMPT, "max_tokens": 16, "temperature": 0},
         timeout=60,
     )
     assert reply.status_code == 200, reply.text
@@ -47,10 +50,10 @@ def test_the_official_client_gets_the_same_text_whole_and_streamed(
     with openai.OpenAI(base_url=f"{up.http}/v1", api_key="none", timeout=60) as client:
         assert [model.id for model in client.models.list()] == ["smollm2-135m"]
         whole = client.completions.create(
-            model="smollm2-135m", prompt=PROMPT, max_tokens=24, temperature=0
+            model="smollm2-135m", prompt=PROMPT, max_tokens=16, temperature=0
         )
         streamed = client.completions.create(
-            model="smollm2-135m", prompt=PROMPT, max_tokens=24, temperature=0, stream=True
+            model="smollm2-135m", prompt=PROMPT, max_tokens=16, temperature=0, stream=True
         )
         assert whole.choices[0].text == greedy
         assert "".join(chunk.choices[0].text for chunk in streamed if chunk.choices) == greedy
@@ -60,13 +63,13 @@ def test_the_official_client_chats_whole_and_streamed(up: UpProcess) -> None:
     turn: Any = {"role": "user", "content": QUESTION}
     with openai.OpenAI(base_url=f"{up.http}/v1", api_key="none", timeout=60) as client:
         whole = client.chat.completions.create(
-            model="smollm2-135m", messages=[turn], max_tokens=32, temperature=0
+            model="smollm2-135m", messages=[turn], max_tokens=16, temperature=0
         )
         chunks = list(
             client.chat.completions.create(
                 model="smollm2-135m",
                 messages=[turn],
-                max_tokens=32,
+                max_tokens=16,
                 temperature=0,
                 stream=True,
                 stream_options={"include_usage": True},
@@ -84,7 +87,7 @@ async def test_grpc_streams_the_same_text(up: UpProcess, greedy: str) -> None:
     async with Client(up.grpc) as client:
         deltas = [
             chunk
-            async for chunk in client.generate(PROMPT, max_tokens=24, temperature=0.0)
+            async for chunk in client.generate(PROMPT, max_tokens=16, temperature=0.0)
             if isinstance(chunk, Delta)
         ]
     assert "".join(delta.text for delta in deltas) == greedy
@@ -131,11 +134,11 @@ def services_at(address: str) -> list[str]:
 def test_generate_prints_the_same_text(
     up: UpProcess, greedy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--max-tokens=24", "--temperature=0"]
+    flags = ["--max-tokens=16", "--temperature=0"]
     assert main(["generate", PROMPT, "--server", up.grpc, *flags]) == 0
     out, err = capsys.readouterr()
     assert out == greedy + "\n"
-    assert "24 tokens" in err
+    assert "16 tokens" in err
 
 
 def test_chat_remembers_the_conversation(
@@ -158,7 +161,7 @@ def test_an_invalid_request_is_named_and_harms_nobody(up: UpProcess, greedy: str
     assert bad.status_code == 400
     assert bad.json()["error"]["param"] == "temperature"
     with SyncClient(up.grpc) as client:
-        assert client.generate_text(PROMPT, max_tokens=24, temperature=0.0).text == greedy
+        assert client.generate_text(PROMPT, max_tokens=16, temperature=0.0).text == greedy
 
 
 def test_server_sent_events_end_with_done(up: UpProcess) -> None:

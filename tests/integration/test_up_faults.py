@@ -15,7 +15,10 @@ from tests.support.processes import descendants, eventually, is_gone
 from tests.support.up_process import UpProcess
 
 PROMPT = "Once upon a time there was"
-NUM_TOKENS = 60
+NUM_TOKENS = 40
+
+pytestmark = pytest.mark.timeout(300)
+"""Of each test with its share of the stack's start."""
 
 
 @pytest.fixture(scope="module")

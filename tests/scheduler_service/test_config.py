@@ -37,6 +37,14 @@ def test_the_environment_is_read() -> None:
     assert config_of(OCTAVO_EXECUTORS="a:1", OCTAVO_MAX_NUM_SEQS="7").max_num_seqs == 7
 
 
+def test_names_and_addresses_of_executors_are_told_apart() -> None:
+    config = config_of("--executors=a:1,dns:executor:50051,[::1]:2,dns:50051")
+    assert config.executor_names == ("executor:50051",)
+    assert config.executor_addresses == ("a:1", "[::1]:2", "dns:50051"), "dns can be a host"
+    again = config_of(*to_argv(config, SchedulerConfig))
+    assert again.executors == config.executors
+
+
 def test_children_get_the_same_config() -> None:
     config = config_of("--executors=a:1", "--api-key=k", "--max-model-len=64", "--port=0")
     again = config_of(*to_argv(config, SchedulerConfig), **secret_environ(config, SchedulerConfig))
@@ -52,6 +60,10 @@ def test_children_get_the_same_config() -> None:
         ("--grpc-port=8000", "--grpc-port"),
         ("--executors=nowhere", "--executors"),
         ("--executors=a:1,a:1", "--executors"),
+        ("--executors=a:0", "--executors"),
+        ("--executors=dns:a:http", "--executors"),
+        ("--executors=dns::1", "--executors"),
+        ("--executors=a:1,dns:a:1", "--executors"),
         ("--max-num-seqs=0", "--max-num-seqs"),
         ("--max-num-batched-tokens=0", "--max-num-batched-tokens"),
         ("--max-num-waiting=0", "--max-num-waiting"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from common.plan import SequenceId
 from scheduler_service.core.limits import SchedulerLimits
@@ -25,6 +26,24 @@ ROOTS = (
 
 
 def random_limits(rng: random.Random) -> SchedulerLimits:
+    return _tight_limits(rng) if rng.random() < 0.4 else _any_limits(rng)
+
+
+def _tight_limits(rng: random.Random) -> SchedulerLimits:
+    """Several choices in a pool for about one of them; chunks of a few tokens."""
+    return make_limits(
+        block_size=rng.choice((2, 3, 4)),
+        num_blocks=rng.randint(4, 14),
+        max_num_seqs=rng.choice((3, 8, 16)),
+        max_num_batched_tokens=rng.choice((2, 5, 16, 64)),
+        max_model_len=rng.choice((20, 40)),
+        depth=rng.choice((1, 2, 2)),
+        enable_prefix_caching=rng.random() < 0.8,
+        vocab_size=VOCAB_SIZE,
+    )
+
+
+def _any_limits(rng: random.Random) -> SchedulerLimits:
     block_size = rng.choice((1, 2, 4, 4, 16))
     return make_limits(
         block_size=block_size,
@@ -68,7 +87,7 @@ def random_request(rng: random.Random, request_id: str, prompt: list[int], now: 
     return make_request(
         request_id,
         prompt,
-        n=rng.choice((1, 1, 1, 2, 3, 5)),
+        n=rng.choice((1, 1, 1, 2, 3, 5, 8)),
         max_tokens=rng.choice((None, 1, 2, 5, 12, 30)),
         temperature=rng.choice((0.0, 0.8)),
         seed=root << ROOT_SHIFT | rng.randrange(3),
@@ -108,7 +127,8 @@ class Driver:
         if len(world.ledger.live()) < self._load and rng.random() < 0.5:
             self._add()
         elif rng.random() < self._trouble:
-            rng.choices(*zip(*self._troubles(), strict=True))[0]()
+            troubles = self._troubles()
+            rng.choices(list(troubles), list(troubles.values()))[0]()
         elif rng.random() < 0.5:
             world.deliver()
         elif rng.random() < 0.3:
@@ -116,19 +136,22 @@ class Driver:
         else:
             world.plan() or world.deliver()
 
-    def _troubles(self):  # type: ignore[no-untyped-def]
-        return (
-            (self._abort, 5),
-            (self._finish, 5),
-            (self._preempt, 5),
-            (self._fail, 2),
-            (self._expire, 3),
-            (self._move, 3),
-            (self._break_stream, 2),
-            (self._restart, 1),
-            (self._repeat, 2),
-            (self._burst, 1),
-        )
+    def _troubles(self) -> dict[Callable[[], None], int]:
+        """What can go wrong, by how often."""
+        return {
+            self._abort: 5,
+            self._finish: 5,
+            self._preempt: 5,
+            self._fail: 2,
+            self._expire: 3,
+            self._move: 3,
+            self._break_stream: 2,
+            self._restart: 1,
+            self._repeat: 2,
+            self.world.overtake: 2,
+            self.world.reset_prefix_cache: 1,
+            self._burst: 1,
+        }
 
     def _add(self) -> None:
         self._num_requests += 1

@@ -6,9 +6,8 @@ import random
 from array import array
 from collections.abc import Iterable
 
-from scheduler_service.core.limits import SchedulerLimits
-
 from common.plan import SamplingParams
+from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.request import CacheRoot, Request
 
 

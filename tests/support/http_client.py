@@ -11,7 +11,7 @@ import httpx
 
 
 class HttpClient:
-    def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 110.0) -> None:
         self._client = httpx.Client(base_url=address, timeout=timeout_s, trust_env=False)
 
     def __enter__(self) -> HttpClient:

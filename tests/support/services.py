@@ -1,6 +1,6 @@
 """The two services as real processes on ports of their own, joined as an operator would join them.
 
-with Services.start(executor=["--num-blocks=64"]) as services:
+with Services.shadow(executor=["--num-blocks=64"]) as services:
     httpx.get(f"{services.http}/health")
 """
 
@@ -24,8 +24,6 @@ from common.process import ChildProcess
 ROOT = Path(__file__).resolve().parents[2]
 _START_S = 100.0
 _STOP_S = 20.0
-
-SMALL_MODEL = ("--model=smollm2-135m", "--dtype=float32", "--threads=2")
 
 
 class Child:
@@ -77,9 +75,9 @@ class Services(AbstractContextManager["Services"]):
         self.grpc = scheduler.addresses["grpc"]
 
     @classmethod
-    def start(cls, *, executor: Sequence[str] = (), scheduler: Sequence[str] = ()) -> Services:
-        """Both services on the small model, with more flags for each; returns when ready."""
-        child = Child("executor", ["executor_service", "--port=0", *SMALL_MODEL, *executor])
+    def shadow(cls, *, executor: Sequence[str] = (), scheduler: Sequence[str] = ()) -> Services:
+        """Both services, the executor on shadow KV; returns when ready."""
+        child = Child("executor", ["tests.support.shadow_executor_server", "--port=0", *executor])
         try:
             child.wait_for("ready")
             return cls.before([child.addresses["grpc"]], [child], scheduler=scheduler)

@@ -71,6 +71,8 @@ class ShadowExecutor:
         self._rows: dict[SequenceId, _Row] = {}
         self._samples: dict[SequenceId, int | None] = {}
         """Of the last step on this stream; None where the sequence failed."""
+        self._spoilt: set[SequenceId] = set()
+        """Failed in the last step; a chunk planned before that was known fails as well."""
         self._last_step_id: int | None = None
         self._failing: dict[SequenceId, ErrorCode] = {}
         self._dies_at: int | None = None
@@ -88,6 +90,7 @@ class ShadowExecutor:
     def forget_samples(self) -> None:
         """The stream ended: row memory and last samples are gone, the pool stays."""
         self._samples.clear()
+        self._spoilt.clear()
         self._rows.clear()
         self._last_step_id = None
 
@@ -114,6 +117,7 @@ class ShadowExecutor:
         self._check_reads(plan, rows)
         self._write(plan, rows)
         result = self._sample(plan, rows, errors)
+        self._spoilt = _spoilt(plan, errors)
         self._last_step_id = plan.step_id
         self.num_steps += 1
         return result
@@ -131,6 +135,9 @@ class ShadowExecutor:
         """Brings the row up to date; None if the sequence cannot be computed."""
         spec = plan.sequences[chunk]
         sequence_id = spec.sequence_id
+        if sequence_id in self._spoilt:
+            errors[sequence_id] = self._error(sequence_id, ErrorCode.NON_FINITE)
+            return None
         end = plan.starts[chunk] + plan.lengths[chunk]
         tokens = plan.token_buffers[chunk][: min(plan.token_lengths[chunk], end)]
         if len(tokens) < end:
@@ -193,6 +200,8 @@ class ShadowExecutor:
             specs = plan.sampled[first : first + plan.num_samples[i]]
             first += plan.num_samples[i]
             self._fail_scripted((plan.sequences[i], *specs), errors)
+            if plan.sequences[i].sequence_id in errors:
+                self._spoil(plan, i)
             if row is not None and plan.sequences[i].sequence_id not in errors:
                 prompt_logprobs.extend(self._prompt_logprobs(plan, i, row))
             for spec in specs:
@@ -208,6 +217,13 @@ class ShadowExecutor:
             logprobs=logprobs if any(logprobs) else None,
             prompt_logprobs=tuple(prompt_logprobs),
         )
+
+    def _spoil(self, plan: StepPlan, chunk: int) -> None:
+        """A chunk that failed leaves nothing readable in the slots it was to write."""
+        start, table = plan.starts[chunk], plan.table_buffers[chunk]
+        for position in range(start, start + plan.lengths[chunk]):
+            block, offset = divmod(position, self.block_size)
+            self._pool[table[block] * self.block_size + offset] = None
 
     def _sample_one(
         self,
@@ -258,3 +274,13 @@ class ShadowExecutor:
     @staticmethod
     def _name(plan: StepPlan, spec: SequenceSpec) -> str:
         return f"step {plan.step_id}: sequence {spec.sequence_id}"
+
+
+def _spoilt(plan: StepPlan, errors: dict[SequenceId, SequenceError]) -> set[SequenceId]:
+    """Sequences that failed, and what was sampled from a chunk that did: forks share its blocks."""
+    spoilt, first = set(errors), 0
+    for spec, count in zip(plan.sequences, plan.num_samples, strict=True):
+        if spec.sequence_id in errors:
+            spoilt.update(fork.sequence_id for fork in plan.sampled[first : first + count])
+        first += count
+    return spoilt

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -11,18 +12,27 @@ from starlette.requests import Request
 from common.errors import InvalidRequestError, TooLargeError
 from scheduler_service.api.fields import Fields
 
+T = TypeVar("T")
+
 MAX_BODY_BYTES = 8 << 20
 _READ_TIME_LIMIT_S = 60.0
 _SHORT_BODY_BYTES = 256 << 10
 """Parses within a few milliseconds."""
 
 
-async def read_fields(request: Request) -> Fields:
-    """The body's fields. InvalidRequestError if it is no JSON object, TooLargeError if too long."""
+async def read_body(request: Request, read: Callable[[Fields], T]) -> T:
+    """What `read` makes of the body's fields; a long body is parsed and read on a thread.
+
+    InvalidRequestError if it is no JSON object, TooLargeError if it is too long.
+    """
     body = await _read(request)
     if len(body) <= _SHORT_BODY_BYTES:
-        return Fields(_parse(body))
-    return Fields(await asyncio.to_thread(_parse, body))
+        return read(Fields(_parse(body)))
+    return await asyncio.to_thread(lambda: read(Fields(_parse(body))))
+
+
+async def read_fields(request: Request) -> Fields:
+    return await read_body(request, lambda fields: fields)
 
 
 async def _read(request: Request) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,13 +16,20 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from common.errors import InvalidRequestError
-from scheduler_service.api.chat_messages import render_messages
+from scheduler_service.api.chat_messages import check_messages, render_messages
 from scheduler_service.api.choice import Delta
 from scheduler_service.api.fields import Fields
 from scheduler_service.api.generate_request import GenerateRequest
 from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.answer import raise_failure, send_json
-from scheduler_service.api.http.body import read_fields
+from scheduler_service.api.http.body import read_body
+from scheduler_service.api.http.chat_shapes import (
+    ChatAnswer,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatMessage,
+)
 from scheduler_service.api.http.event_stream import EventStream
 from scheduler_service.api.http.logprobs import ChatLogprobs, chat_logprobs
 from scheduler_service.api.http.options import (
@@ -30,69 +38,36 @@ from scheduler_service.api.http.options import (
     read_answer_options,
     refuse_unsupported,
 )
-from scheduler_service.api.http.shapes import OptionalUsage, Usage, usage_of
+from scheduler_service.api.http.shapes import OptionalUsage, usage_of
 from scheduler_service.api.http.watched import WatchedResponse
-from scheduler_service.api.sampling import MAX_LOGPROBS, read_sampling
+from scheduler_service.api.sampling import MAX_LOGPROBS, MAX_MAX_TOKENS, read_sampling
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
-
-
-class _Message(msgspec.Struct):
-    content: str | None | UnsetType = UNSET
-    role: str | UnsetType = UNSET
-
-
-class _Choice(msgspec.Struct):
-    index: int
-    message: _Message
-    logprobs: ChatLogprobs | None
-    finish_reason: str
-    stop_reason: str | int | None
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class _Answer(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[_Choice]
-    usage: Usage
-    object: str = "chat.completion"
-    prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class _ChunkChoice(msgspec.Struct):
-    index: int
-    delta: _Message
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-    stop_reason: str | int | None | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-
-
-class _Chunk(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[_ChunkChoice]
-    usage: OptionalUsage = UNSET
-    object: str = "chat.completion.chunk"
-    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 def routes(service: Service) -> list[Route]:
     async def chat(request: Request) -> Response:
         arrived_at = time.monotonic()
-        fields = await read_fields(request)
-        return WatchedResponse(partial(_answer, service, fields, arrived_at))
+        ask = await read_body(request, partial(_read, service.model))
+        return WatchedResponse(partial(_answer, service, ask, arrived_at))
 
     return [Route("/v1/chat/completions", chat, methods=["POST"])]
 
 
-async def _answer(service: Service, fields: Fields, arrived_at: float, send: Send) -> None:
-    model = service.model
-    options = read_answer_options(fields)
-    request = await _read_request(fields, model)
+class _Ask(NamedTuple):
+    request: GenerateRequest
+    """Without its prompt, which the template makes of the messages."""
+    options: AnswerOptions
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool
+
+
+async def _answer(service: Service, ask: _Ask, arrived_at: float, send: Send) -> None:
+    model, options = service.model, ask.options
+    prompt = await render_messages(
+        ask.messages, model, add_generation_prompt=ask.add_generation_prompt
+    )
+    request = dataclasses.replace(ask.request, prompts=(prompt,))
     async with service.generate(request, arrived_at) as generation:
         teller = _Teller(request.request_id, model, options, generation)
         if options.is_streamed:
@@ -101,10 +76,19 @@ async def _answer(service: Service, fields: Fields, arrived_at: float, send: Sen
             await send_json(send, teller.answer(await generation.collect()))
 
 
-async def _read_request(fields: Fields, model: ServedModel) -> GenerateRequest:
+def _read(model: ServedModel, fields: Fields) -> _Ask:
     check_model_name(fields, model)
     refuse_unsupported(fields)
-    max_tokens = _max_tokens(fields, model)
+    return _Ask(
+        _read_request(model, fields),
+        read_answer_options(fields),
+        check_messages(fields.get("messages")),
+        fields.flag("add_generation_prompt") is not False,
+    )
+
+
+def _read_request(model: ServedModel, fields: Fields) -> GenerateRequest:
+    max_tokens = _max_tokens(fields)
     sampling = read_sampling(
         fields,
         model,
@@ -112,29 +96,24 @@ async def _read_request(fields: Fields, model: ServedModel) -> GenerateRequest:
         num_logprobs=_num_logprobs(fields),
         num_prompt_logprobs=None,
     )
-    add_generation_prompt = fields.flag("add_generation_prompt") is not False
-    prompt = await render_messages(
-        fields.get("messages"), model, add_generation_prompt=add_generation_prompt
-    )
+    wants_newer = fields.has("max_completion_tokens")
     return GenerateRequest(
         request_id=f"chatcmpl-{secrets.token_hex(12)}",
-        prompts=(prompt,),
+        prompts=(),
         add_special_tokens=fields.flag("add_special_tokens") or False,
         max_tokens=max_tokens,
         written_names={
             "prompt": "messages",
-            "max_tokens": "max_completion_tokens"
-            if fields.has("max_completion_tokens")
-            else "max_tokens",
+            "max_tokens": "max_completion_tokens" if wants_newer else "max_tokens",
         },
         **sampling,
     )
 
 
-def _max_tokens(fields: Fields, model: ServedModel) -> int | None:
+def _max_tokens(fields: Fields) -> int | None:
     """max_completion_tokens is the newer name and wins."""
-    older = fields.integer("max_tokens", 1, 2**31 - 1)
-    newer = fields.integer("max_completion_tokens", 1, 2**31 - 1)
+    older = fields.integer("max_tokens", 1, MAX_MAX_TOKENS)
+    newer = fields.integer("max_completion_tokens", 1, MAX_MAX_TOKENS)
     return older if newer is None else newer
 
 
@@ -159,9 +138,9 @@ class _Teller:
         self._created = int(time.time())
         self._introduced: set[int] = set()
 
-    def answer(self, deltas: list[Delta]) -> _Answer:
+    def answer(self, deltas: list[Delta]) -> ChatAnswer:
         raise_failure(deltas)
-        return _Answer(
+        return ChatAnswer(
             id=self._id,
             created=self._created,
             model=self._model.name,
@@ -179,24 +158,24 @@ class _Teller:
                 await events.write([self._chunk([], usage_of(self._generation))])
             await events.end()
 
-    def _choice(self, delta: Delta) -> _Choice:
+    def _choice(self, delta: Delta) -> ChatChoice:
         assert delta.end is not None
-        return _Choice(
+        return ChatChoice(
             index=delta.index,
-            message=_Message(content=delta.text, role="assistant"),
+            message=ChatMessage(content=delta.text, role="assistant"),
             logprobs=self._logprobs(delta),
             finish_reason=delta.end.reason,
             stop_reason=delta.end.stop_reason,
             token_ids=delta.token_ids if self._options.return_token_ids else UNSET,
         )
 
-    def _chunks(self, deltas: list[Delta]) -> Iterator[_Chunk]:
+    def _chunks(self, deltas: list[Delta]) -> Iterator[ChatChunk]:
         usage = self._options.stream_options.usage_of_chunk(self._generation)
         for delta in deltas:
             if delta.index not in self._introduced:
                 self._introduced.add(delta.index)
-                role = _Message(content="", role="assistant")
-                chunk = self._chunk([_ChunkChoice(delta.index, role, None, None)], usage)
+                role = ChatMessage(content="", role="assistant")
+                chunk = self._chunk([ChatChunkChoice(delta.index, role, None, None)], usage)
                 chunk.prompt_token_ids = self._prompt_token_ids()
                 yield chunk
             if self._has_news(delta):
@@ -207,19 +186,19 @@ class _Teller:
         shows_tokens = self._options.return_token_ids and delta.token_ids
         return bool(delta.text or delta.end or delta.entries or shows_tokens)
 
-    def _chunk_choice(self, delta: Delta) -> _ChunkChoice:
+    def _chunk_choice(self, delta: Delta) -> ChatChunkChoice:
         end = delta.end
-        return _ChunkChoice(
+        return ChatChunkChoice(
             index=delta.index,
-            delta=_Message(content=delta.text),
+            delta=ChatMessage(content=delta.text),
             logprobs=self._logprobs(delta),
             finish_reason=None if end is None else end.reason,
             stop_reason=UNSET if end is None else end.stop_reason,
             token_ids=delta.token_ids if self._options.return_token_ids else UNSET,
         )
 
-    def _chunk(self, choices: list[_ChunkChoice], usage: OptionalUsage) -> _Chunk:
-        return _Chunk(self._id, self._created, self._model.name, choices, usage)
+    def _chunk(self, choices: list[ChatChunkChoice], usage: OptionalUsage) -> ChatChunk:
+        return ChatChunk(self._id, self._created, self._model.name, choices, usage)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
         if self._generation.runs[0].submission.params.num_logprobs is None:

@@ -6,9 +6,10 @@ import secrets
 from typing import Any
 
 from common.errors import InvalidRequestError
-from scheduler_service.api.fields import Fields, check_token_ids, fail
+from scheduler_service.api.fields import Fields, fail
 from scheduler_service.api.generate_request import MAX_TOTAL_CHOICES, GenerateRequest, Prompt
 from scheduler_service.api.http.options import check_model_name, refuse_unsupported
+from scheduler_service.api.prompt_ids import check_prompt_ids
 from scheduler_service.api.sampling import MAX_LOGPROBS, MAX_MAX_TOKENS, read_sampling
 from scheduler_service.api.served_model import ServedModel
 
@@ -63,7 +64,7 @@ def _prompts(value: Any, model: ServedModel, n: int) -> tuple[Prompt, ...]:
     if not isinstance(value, list) or not value:
         fail("prompt", "a string, a list of token ids or a list of either", value)
     if not isinstance(value[0], str | list):
-        return (check_token_ids(value, model.vocab_size, field="prompt"),)
+        return (check_prompt_ids(value, model),)
     if len(value) * n > MAX_TOTAL_CHOICES:
         raise InvalidRequestError(
             f"{len(value)} prompts with n = {n} are {len(value) * n} choices;"
@@ -76,4 +77,4 @@ def _prompts(value: Any, model: ServedModel, n: int) -> tuple[Prompt, ...]:
 def _listed_prompt(prompt: Any, model: ServedModel) -> Prompt:
     if isinstance(prompt, str):
         return prompt
-    return check_token_ids(prompt, model.vocab_size, field="prompt")
+    return check_prompt_ids(prompt, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -14,9 +15,10 @@ from starlette.types import Send
 
 from scheduler_service.api.choice import Delta
 from scheduler_service.api.fields import Fields
-from scheduler_service.api.generation import Generation, PromptRun
+from scheduler_service.api.generate_request import GenerateRequest
+from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.answer import raise_failure, send_json
-from scheduler_service.api.http.body import read_fields
+from scheduler_service.api.http.body import read_body
 from scheduler_service.api.http.completion_request import read_completion_request
 from scheduler_service.api.http.completion_shapes import (
     CompletionAnswer,
@@ -29,6 +31,7 @@ from scheduler_service.api.http.logprobs import CompletionLogprobs, completion_l
 from scheduler_service.api.http.options import AnswerOptions, read_answer_options
 from scheduler_service.api.http.shapes import OptionalUsage, usage_of
 from scheduler_service.api.http.watched import WatchedResponse
+from scheduler_service.api.prompt_run import PromptRun
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
 
@@ -36,20 +39,30 @@ from scheduler_service.api.service import Service
 def routes(service: Service) -> list[Route]:
     async def complete(request: Request) -> Response:
         arrived_at = time.monotonic()
-        fields = await read_fields(request)
-        return WatchedResponse(partial(_answer, service, fields, arrived_at))
+        ask = await read_body(request, partial(_read, service.model))
+        return WatchedResponse(partial(_answer, service, ask, arrived_at))
 
     return [Route("/v1/completions", complete, methods=["POST"])]
 
 
-async def _answer(service: Service, fields: Fields, arrived_at: float, send: Send) -> None:
-    model = service.model
-    options = read_answer_options(fields)
-    request = read_completion_request(fields, model)
-    shows_prompt_logprobs = fields.has("prompt_logprobs")
-    async with service.generate(request, arrived_at) as generation:
-        teller = _Teller(model, options, generation, shows_prompt_logprobs=shows_prompt_logprobs)
-        if options.is_streamed:
+class _Ask(NamedTuple):
+    request: GenerateRequest
+    options: AnswerOptions
+    shows_prompt_logprobs: bool
+
+
+def _read(model: ServedModel, fields: Fields) -> _Ask:
+    return _Ask(
+        read_completion_request(fields, model),
+        read_answer_options(fields),
+        fields.has("prompt_logprobs"),
+    )
+
+
+async def _answer(service: Service, ask: _Ask, arrived_at: float, send: Send) -> None:
+    async with service.generate(ask.request, arrived_at) as generation:
+        teller = _Teller(service.model, ask, generation)
+        if ask.options.is_streamed:
             await teller.stream(EventStream(send))
         else:
             await send_json(send, teller.answer(await generation.collect()))
@@ -58,19 +71,10 @@ async def _answer(service: Service, fields: Fields, arrived_at: float, send: Sen
 class _Teller:
     """Tells one generation in the shapes of this route."""
 
-    def __init__(
-        self,
-        model: ServedModel,
-        options: AnswerOptions,
-        generation: Generation,
-        *,
-        shows_prompt_logprobs: bool,
-    ) -> None:
-        self._request = generation.runs[0].submission.request
+    def __init__(self, model: ServedModel, ask: _Ask, generation: Generation) -> None:
+        self._request, self._options, self._shows_prompt_logprobs = ask
         self._model = model
-        self._options = options
         self._generation = generation
-        self._shows_prompt_logprobs = shows_prompt_logprobs
         self._created = int(time.time())
         self._echoes: dict[int, Echo] = {}
         """By choice, of those that were told something."""

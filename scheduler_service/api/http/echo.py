@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from common.plan import TokenLogprobs
 from scheduler_service.api.detokenizer import new_detokenizer
-from scheduler_service.api.generation import Generation, PromptRun
+from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.completion_shapes import PromptLogprob, PromptLogprobs
 from scheduler_service.api.http.logprobs import CompletionLogprobs, token_name, top_by_name
+from scheduler_service.api.prompt_run import PromptRun
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from common.errors import InvalidRequestError
-from scheduler_service.api.chat_messages import render_messages
+from scheduler_service.api.chat_messages import check_messages, render_messages
 from scheduler_service.api.fields import Fields, check_token_ids
 from scheduler_service.api.http.answer import json_response
 from scheduler_service.api.http.body import MAX_BODY_BYTES, read_fields
@@ -57,7 +57,9 @@ async def _text(fields: Fields, model: ServedModel) -> str:
     if fields.has("messages"):
         add_generation_prompt = fields.flag("add_generation_prompt") is not False
         return await render_messages(
-            fields.get("messages"), model, add_generation_prompt=add_generation_prompt
+            check_messages(fields.get("messages")),
+            model,
+            add_generation_prompt=add_generation_prompt,
         )
     prompt = fields.string("prompt", max_bytes=MAX_BODY_BYTES)
     if prompt is None:

@@ -14,7 +14,7 @@ def test_values_are_log_softmax_of_the_raw_logits() -> None:
     entry = token_logprobs(LOGITS.numpy(), 77, 5)
     best = expected.topk(5)
     assert entry.token_ids == (77, *best.indices.tolist())
-    assert entry.logprobs == pytest.approx([expected[77], *best.values.tolist()], abs=1e-6)
+    assert entry.logprobs == pytest.approx([float(expected[77]), *best.values.tolist()], abs=1e-6)
     assert entry.rank == 1 + int((expected > expected[77]).sum())
 
 
@@ -45,3 +45,10 @@ def test_huge_and_excluded_logits_stay_finite_where_they_can() -> None:
     entry = token_logprobs(logits, 0, 2)
     assert entry.logprobs[0] == 0
     assert np.isfinite(entry.logprobs).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_broken_logits_give_nan_and_no_exception(value: float) -> None:
+    logits = np.ones(8, np.float32)
+    logits[3] = value
+    assert np.isnan(token_logprobs(logits, 3, 2).logprobs[0])

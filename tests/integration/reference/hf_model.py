@@ -36,7 +36,7 @@ class ReferenceModel:
             "gguf_file": gguf.name,
         }
         self._tokenizer: Any = AutoTokenizer.from_pretrained(**source)
-        self._model: Any = _load(gguf, AutoConfig.from_pretrained(**source))
+        self._model: Any = load_float32(gguf)
         eos = self._model.generation_config.eos_token_id
         self.eos_token_ids: tuple[int, ...] = tuple(eos) if isinstance(eos, list) else (eos,)
 
@@ -69,8 +69,9 @@ class ReferenceModel:
         return answer
 
 
-def _load(gguf: Path, config: Any) -> Any:
+def load_float32(gguf: Path) -> Any:
     """What from_pretrained(gguf_file=...) does, without its need for the accelerate package."""
+    config: Any = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
     with torch.device("meta"):
         shape = AutoModelForCausalLM.from_config(config)
     tensors = load_gguf_checkpoint(

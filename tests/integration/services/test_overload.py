@@ -13,13 +13,12 @@ from common.grpc_server import Link, channel_options
 from common.protocol import RETRY_AFTER_METADATA
 from proto import inference_pb2 as pb
 from proto import inference_pb2_grpc
-from tests.integration.reference.recorded import recording
 from tests.integration.services.pool import num_computed_tokens
 from tests.support.http_client import HttpClient
 from tests.support.processes import eventually
 from tests.support.services import Services
 
-_PROMPT = list(recording().answers["seventeen-tokens"].prompt_token_ids)
+_PROMPT = list(range(500, 517))
 _NUM_TOKENS = 120
 _LONG: dict[str, Any] = {
     "prompt": _PROMPT,
@@ -33,8 +32,8 @@ _LONG: dict[str, Any] = {
 def narrow() -> Iterator[Services]:
     """One sequence runs, two wait."""
     limits = ("--max-num-seqs=1", "--max-num-batched-tokens=64")
-    with Services.start(
-        executor=("--num-blocks=128", *limits), scheduler=(*limits, "--max-num-waiting=2")
+    with Services.shadow(
+        executor=("--latency-ms=20", *limits), scheduler=(*limits, "--max-num-waiting=2")
     ) as started:
         yield started
 
@@ -85,7 +84,7 @@ def _a_full_queue_says_when_to_come_back(
     call = _refusal(services, pb.GenerateRequest(text="Hi"))
     assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert int(dict(call.trailing_metadata())[RETRY_AFTER_METADATA]) > 0
-    first, *others = (future.result(timeout=60) for future in accepted)
+    first, *others = (future.result(timeout=110) for future in accepted)
     assert len(first) == _NUM_TOKENS
     assert others == [first, first]
 
@@ -96,11 +95,11 @@ def _a_deadline_in_the_queue_costs_no_device_work(
     before = num_computed_tokens(client)
     running = in_background(client.token_ids, **_LONG, cache_salt="deadline")
     assert eventually(lambda: _load(services) == (1, 0))
-    late = pb.GenerateRequest(token_ids=pb.TokenIds(ids=range(100, 400)), timeout_ms=300)
+    late = pb.GenerateRequest(token_ids=pb.TokenIds(ids=range(400, 700)), timeout_ms=300)
     assert _refusal(services, late).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    response = client.post("/v1/completions", prompt=list(range(100, 400)), timeout=0.3)
+    response = client.post("/v1/completions", prompt=list(range(400, 700)), timeout=0.3)
     assert response.status_code == 504, response.text
-    assert len(running.result(timeout=60)) == _NUM_TOKENS
+    assert len(running.result(timeout=110)) == _NUM_TOKENS
     # The last token is handed out, never computed.
     assert num_computed_tokens(client) - before == len(_PROMPT) + _NUM_TOKENS - 1
 

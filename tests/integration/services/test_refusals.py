@@ -12,13 +12,12 @@ import pytest
 from common.grpc_server import Link, channel_options
 from proto import inference_pb2 as pb
 from proto import inference_pb2_grpc
-from tests.integration.reference.recorded import recording
 from tests.support.http_client import HttpClient
 from tests.support.services import Services
 
 _INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "empty-prompt": ({"prompt": []}, "prompt"),
-    "token-outside-the-vocabulary": ({"prompt": [1, 49152]}, "prompt"),
+    "token-outside-the-vocabulary": ({"prompt": [1, 1000]}, "prompt"),
     "negative-token": ({"prompt": [1, -3]}, "prompt"),
     "negative-temperature": ({"temperature": -0.1}, "temperature"),
     "temperature-not-a-number": ({"temperature": "warm"}, "temperature"),
@@ -28,19 +27,18 @@ _INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "more-than-the-context": ({"max_tokens": 1_000_000}, "max_tokens"),
     "no-choices": ({"n": 0}, "n"),
     "empty-stop": ({"stop": [""]}, "stop"),
-    "stop-token-outside": ({"stop_token_ids": [49152]}, "stop_token_ids"),
-    "bias-outside": ({"logit_bias": {"49152": 1.0}}, "logit_bias"),
+    "stop-token-outside": ({"stop_token_ids": [1000]}, "stop_token_ids"),
+    "bias-outside": ({"logit_bias": {"1000": 1.0}}, "logit_bias"),
     "penalty-too-large": ({"presence_penalty": 3}, "presence_penalty"),
 }
 
 
 @pytest.fixture
 def bystander(client: HttpClient) -> Iterator[Callable[[], None]]:
-    """A running greedy stream; calling it checks that it ended as the reference says."""
-    answer = recording().answers["diary-of-1500"].first(24)
+    """A running greedy stream; calling it checks that it ended as it does alone."""
     body = {
-        "prompt": list(answer.prompt_token_ids[:100]),
-        "max_tokens": 24,
+        "prompt": list(range(300, 400)),
+        "max_tokens": 400,
         "temperature": 0,
         "ignore_eos": True,
     }
@@ -49,7 +47,7 @@ def bystander(client: HttpClient) -> Iterator[Callable[[], None]]:
         running: Future[list[int]] = threads.submit(client.token_ids, **body)
 
         def check() -> None:
-            assert running.result(timeout=60) == alone
+            assert running.result(timeout=110) == alone
 
         yield check
 
@@ -87,7 +85,7 @@ def test_invalid_requests_leave_a_running_stream_alone(
 
 _WRONG_GRPC: dict[str, tuple[pb.GenerateRequest, str]] = {
     "no-prompt": (pb.GenerateRequest(), "prompt"),
-    "token-outside": (pb.GenerateRequest(token_ids=pb.TokenIds(ids=[49152])), "token_ids"),
+    "token-outside": (pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1000])), "token_ids"),
     "temperature": (
         pb.GenerateRequest(text="Hi", sampling=pb.SamplingParams(temperature=-1)),
         "temperature",

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import pytest_asyncio
 
+from common.grpc_server import GrpcServer, Link
+from common.grpc_server import Service as GrpcService
+from proto import inference_pb2_grpc
 from scheduler_service.api.http.app import build_app
 from scheduler_service.api.served_model import ServedModel, load_served_model
 from scheduler_service.api.service import Service
+from scheduler_service.api.servicer import InferenceServicer
 from scheduler_service.api.template_process import TemplateProcess
 from scheduler_service.api.tokenizer import Tokenizer
 from scheduler_service.config import SchedulerConfig
@@ -105,3 +111,20 @@ async def client(service: Service) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(build_app(service), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://octavo") as made:
         yield made
+
+
+@pytest_asyncio.fixture
+async def stub(service: Service) -> AsyncIterator[inference_pb2_grpc.InferenceStub]:
+    register = functools.partial(
+        inference_pb2_grpc.add_InferenceServicer_to_server, InferenceServicer(service)
+    )
+    server = GrpcServer(
+        [GrpcService("octavo.inference.v1.Inference", register)],
+        host="127.0.0.1",
+        port=0,
+        link=Link.PUBLIC,
+    )
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield inference_pb2_grpc.InferenceStub(channel)
+    await server.stop(0)

@@ -54,20 +54,22 @@ class Worker:
     def __init__(self, config: SchedulerConfig, connection: FakeEngineConnection) -> None:
         self.status = RecordingStatus()
         self.stop = asyncio.Event()
+        self.has_clients = False
         self.serving = asyncio.create_task(
             serve(config, connection, self.status, self.stop)  # type: ignore[arg-type]
         )
 
     async def listening(self) -> Worker:
         await asyncio.wait_for(self.status.is_listening.wait(), 20)
-        self.http = httpx.AsyncClient(base_url=f"http://{self.status.addresses['http']}")
-        self.channel = grpc.aio.insecure_channel(self.status.addresses["grpc"])
-        self.stub = inference_pb2_grpc.InferenceStub(self.channel)
+        if not self.has_clients:
+            self.has_clients = True
+            self.http = httpx.AsyncClient(base_url=f"http://{self.status.addresses['http']}")
+            self.channel = grpc.aio.insecure_channel(self.status.addresses["grpc"])
+            self.stub = inference_pb2_grpc.InferenceStub(self.channel)
         return self
 
     async def ready(self) -> Worker:
-        if not self.status.is_listening.is_set():
-            await self.listening()
+        await self.listening()
         await asyncio.wait_for(self.status.is_ready.wait(), 20)
         return self
 
@@ -77,7 +79,7 @@ class Worker:
         return bool((await health.Check(asked)).status == _SERVING)
 
     async def close(self) -> None:
-        if self.status.is_listening.is_set():
+        if self.has_clients:
             await self.http.aclose()
             await self.channel.close()
         self.stop.set()

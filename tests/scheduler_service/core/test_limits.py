@@ -10,7 +10,7 @@ from tests.support.builders import make_limits
 )
 def test_a_limit_below_one_is_named(field: str) -> None:
     with pytest.raises(ValueError, match=field):
-        make_limits(**{field: 0})
+        make_limits(**{field: 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("depth", [0, 3])

@@ -13,7 +13,6 @@ FAMILIES = {
     "num_requests_running": "gauge",
     "num_requests_waiting": "gauge",
     "kv_cache_usage_perc": "gauge",
-    "kv_waste_ratio": "gauge",
     "prefix_cache_queries": "counter",
     "prefix_cache_hits": "counter",
     "prompt_tokens": "counter",
@@ -38,6 +37,7 @@ FAMILIES = {
     "step_plan_bytes": "histogram",
     "step_rtt_seconds": "histogram",
     "step_forward_seconds": "histogram",
+    "kv_cache_waste_ratio": "histogram",
 }
 
 COMPAT_FAMILIES = {
@@ -122,9 +122,20 @@ async def test_gauges_follow_the_queue_and_the_pool() -> None:
         assert samples["octavo_num_requests_running"] == 1
         assert samples["octavo_num_requests_waiting"] == 1
         assert samples["octavo_kv_cache_usage_perc"] == pytest.approx(3 / 100)
-        assert samples["octavo_kv_waste_ratio"] == pytest.approx(1 - 10 / 12)
         client.resume()
         await harness.worker.ended(running, waiting)
+
+
+async def test_waste_of_the_pool_is_sampled_once_a_step() -> None:
+    client = FakeExecutorClient(num_blocks=100, block_size=4)
+    async with engine(client, run_ahead_depth=1, enable_prefix_caching=False) as harness:
+        received = harness.worker.submit(random_ids(1, 10), max_tokens=4)
+        await harness.worker.ended(received)
+        samples = await scrape(harness)
+    name, label = "octavo_kv_cache_waste_ratio", "{executor=fake:1}"
+    # Steps leave 10, 11 and 12 tokens in 3 blocks; after the fourth nobody runs.
+    assert samples[f"{name}_count{label}"] == 3
+    assert samples[f"{name}_sum{label}"] == pytest.approx(2 / 12 + 1 / 12)
 
 
 async def test_a_reconnect_is_counted_and_its_epoch_told() -> None:

@@ -1,0 +1,51 @@
+"""Flags of `octavo size`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.config import option
+from common.errors import ConfigError
+from common.kv_size import DTYPE_BYTES
+from octavo.sizing.card import CARDS
+
+KV_ELEMENT_BYTES = DTYPE_BYTES | {"int8": 1.0, "fp8": 1.0, "int4": 0.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeConfig:
+    model: str | None = option(
+        None, help="config.json or a directory with it, a GGUF file, or the alias smollm2-135m"
+    )
+    layers: int | None = option(None, help="layers of the model; auto: the model's")
+    kv_heads: int | None = option(None, help="KV heads per layer; auto: the model's")
+    head_dim: int | None = option(None, help="elements per head; auto: the model's")
+    params: float | None = option(None, help="parameters, e.g. 7e9; auto: the model's")
+    dtype: str = option(
+        "auto", choices=("auto", *DTYPE_BYTES), help="of weights; auto: the model's"
+    )
+    kv_cache_dtype: str = option(
+        "auto", choices=("auto", *KV_ELEMENT_BYTES), help="of the KV cache; auto: the weights'"
+    )
+    device: str = option("a100", choices=tuple(CARDS), help="whose figures to take")
+    memory_bytes: int | None = option(
+        None, flag="--memory", help="memory, e.g. 80GiB; auto: the device's"
+    )
+    flops: float | None = option(None, help="FLOP per second, e.g. 312e12; auto: the device's")
+    bandwidth: float | None = option(
+        None, help="bytes per second of memory, e.g. 2e12; auto: the device's"
+    )
+    gpu_memory_utilization: float = option(
+        0.9, help="share of the memory that weights and KV cache may take together"
+    )
+    block_size: int = option(16, help="token slots per KV block")
+    length: int = option(4096, help="tokens of a request, outputs included")
+
+    def __post_init__(self) -> None:
+        names = ("layers", "kv_heads", "head_dim", "params", "flops", "bandwidth")
+        for name in (*names, "block_size", "length"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"--{name.replace('_', '-')} must be above 0, not {value}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")

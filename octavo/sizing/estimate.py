@@ -1,0 +1,94 @@
+"""How many tokens and requests fit beside a model's weights, and how fast the device decodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.errors import ConfigError
+from common.kv_size import (
+    DTYPE_BYTES,
+    GIB,
+    Device,
+    block_bytes,
+    blocks_of,
+    compute_seconds,
+    kv_bytes_per_token,
+    num_blocks_that_fit,
+    num_sequences_that_fit,
+    read_seconds,
+    step_seconds,
+)
+from octavo.sizing.card import CARDS
+from octavo.sizing.config import KV_ELEMENT_BYTES, SizeConfig
+from octavo.sizing.model_shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeEstimate:
+    device: Device
+    memory_bytes: float
+    kv_dtype: str
+    weight_bytes: float
+    kv_bytes_per_token: float
+    kv_bytes: float
+    """Left for the KV cache."""
+    num_blocks: int
+    num_tokens: int
+    num_requests: int
+    """Of the asked length, at once."""
+    compute_s: float
+    """One token alone: its arithmetic."""
+    read_s: float
+    """One token alone: reading the weights."""
+    full_step_s: float
+    """One token for each of `num_requests`, all at their full length; 0 if none fits."""
+
+
+def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
+    """ConfigError if the weights leave no room."""
+    card = CARDS[config.device]
+    device = Device(
+        flops=config.flops or card.device.flops,
+        bandwidth=config.bandwidth or card.device.bandwidth,
+    )
+    memory_bytes = config.memory_bytes or card.memory_bytes
+    weight_bytes = shape.num_parameters * DTYPE_BYTES[shape.dtype]
+    kv_bytes = memory_bytes * config.gpu_memory_utilization - weight_bytes
+    if kv_bytes <= 0:
+        raise ConfigError(
+            f"the weights take {weight_bytes / GIB:.1f} GiB, which leaves no KV cache in"
+            f" {config.gpu_memory_utilization:g} x {memory_bytes / GIB:.1f} GiB"
+            f" (--memory, --gpu-memory-utilization, --dtype)"
+        )
+    kv_dtype = shape.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    heads = {
+        "num_layers": shape.num_layers,
+        "num_kv_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+    }
+    element_bytes = KV_ELEMENT_BYTES[kv_dtype]
+    per_token = kv_bytes_per_token(element_bytes=element_bytes, **heads)
+    per_block = block_bytes(block_size=config.block_size, element_bytes=element_bytes, **heads)
+    num_blocks = num_blocks_that_fit(kv_bytes, per_block)
+    num_requests = num_sequences_that_fit(num_blocks, blocks_of(config.length, config.block_size))
+    full_step_s = step_seconds(
+        num_parameters=shape.num_parameters,
+        weight_bytes=weight_bytes,
+        num_tokens=num_requests,
+        kv_bytes_read=num_requests * config.length * per_token,
+        device=device,
+    )
+    return SizeEstimate(
+        device=device,
+        memory_bytes=memory_bytes,
+        kv_dtype=kv_dtype,
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=per_token,
+        kv_bytes=kv_bytes,
+        num_blocks=num_blocks,
+        num_tokens=num_blocks * config.block_size,
+        num_requests=num_requests,
+        compute_s=compute_seconds(num_parameters=shape.num_parameters, num_tokens=1, device=device),
+        read_s=read_seconds(num_bytes=weight_bytes, device=device),
+        full_step_s=full_step_s if num_requests else 0.0,
+    )

@@ -1,0 +1,97 @@
+"""What docker-compose.yml and the Dockerfiles promise, read without a container engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from common.config import variable_of
+from executor_service.config import ExecutorConfig
+from scheduler_service.config import SchedulerConfig
+
+ROOT = Path(__file__).parents[2]
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+OURS = {"scheduler": SchedulerConfig, "executor": ExecutorConfig, "executor-gpu": ExecutorConfig}
+EXECUTORS = ("executor", "executor-gpu")
+DOCKERFILES = ("scheduler_service/Dockerfile", "executor_service/Dockerfile")
+
+
+def seconds(text: str) -> float:
+    assert text.endswith("s")
+    return float(text.removesuffix("s"))
+
+
+def instructions(dockerfile: str) -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n\s*", "", (ROOT / dockerfile).read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def test_only_the_scheduler_publishes_ports() -> None:
+    assert {name for name, service in SERVICES.items() if "ports" in service} == {"scheduler"}
+    assert SERVICES["scheduler"]["ports"] == [
+        "${OCTAVO_PORT:-8000}:8000",
+        "${OCTAVO_GRPC_PORT:-50051}:50051",
+    ]
+
+
+def test_executors_can_be_scaled_and_need_no_gpu() -> None:
+    for name, service in SERVICES.items():
+        assert "container_name" not in service, name
+        assert "runtime" not in service, name
+        if "gpu" not in service.get("profiles", []):
+            assert "deploy" not in service, name
+    assert SERVICES["executor-gpu"]["profiles"] == ["gpu"]
+
+
+def test_every_service_has_a_health_check_and_comes_back() -> None:
+    for name, service in SERVICES.items():
+        assert service["healthcheck"]["test"][0] == "CMD", name
+        assert service["restart"] == "unless-stopped", name
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_is_given_longer_to_stop_than_it_takes_to_drain(name: str) -> None:
+    service = SERVICES[name]
+    drain_s = float(service["environment"]["OCTAVO_SHUTDOWN_TIMEOUT"])
+    assert seconds(service["stop_grace_period"]) >= drain_s + 10.0
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_variable_is_one_of_the_services_flags(name: str) -> None:
+    known = {variable_of(field) for field in dataclasses.fields(OURS[name])}
+    given = {key for key in SERVICES[name]["environment"] if key.startswith("OCTAVO_")}
+    assert given <= known, given - known
+
+
+def test_the_scheduler_finds_executors_of_both_kinds_by_one_name() -> None:
+    config = SchedulerConfig(executors=(SERVICES["scheduler"]["environment"]["OCTAVO_EXECUTORS"],))
+    assert config.executor_names == ("executor:50051",)
+    assert "executor" in SERVICES["executor-gpu"]["networks"]["default"]["aliases"]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_run_as_nobody_in_particular_from_what_the_context_holds(dockerfile: str) -> None:
+    steps = instructions(dockerfile)
+    assert [argument for keyword, argument in steps if keyword == "FROM"] == ["python:3.11-slim"]
+    users = [argument for keyword, argument in steps if keyword == "USER"]
+    assert users and users[-1].isdecimal() and int(users[-1]) > 0
+    allowed = (ROOT / ".dockerignore").read_text().split()
+    for sources in (argument.split()[:-1] for keyword, argument in steps if keyword == "COPY"):
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert f"!{source}" in allowed, source
+
+
+def test_the_schedulers_image_gets_no_torch() -> None:
+    steps = instructions("scheduler_service/Dockerfile")
+    installed = " ".join(argument for keyword, argument in steps if keyword == "RUN")
+    assert "project['dependencies']" in installed
+    assert "optional-dependencies" not in installed
+    assert "torch" not in installed
+    assert "executor_service" not in " ".join(a for keyword, a in steps if keyword == "COPY")

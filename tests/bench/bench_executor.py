@@ -1,0 +1,97 @@
+"""What the executor costs per step on a real model: `python -m tests.bench.bench_executor`.
+
+Wall time counts only where this process waited less than 5% of it for a core, as neighbours on
+the machine otherwise decide the figure; without such a sample the least is shown in brackets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+from common.plan import SamplingParams, StepPlan
+from executor_service.config import ExecutorConfig
+from executor_service.runner.load import load_runner
+from executor_service.runner.model_runner import ModelRunner
+from tests.support.plans import GREEDY, add_chunk, make_spec
+
+_MAX_WAIT = 0.05
+_BLOCK_SIZE = 16
+
+
+def _waited_ns() -> int:
+    """Time that this process's threads stood ready without a core."""
+    total = 0
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            total += int((thread / "schedstat").read_text().split()[1])
+        except OSError:  # the thread has ended
+            continue
+    return total
+
+
+def _measured(run: Callable[[], object], seconds: float) -> str:
+    run()
+    clean, every, ends = [], [], time.perf_counter() + seconds
+    while time.perf_counter() < ends or len(every) < 3:
+        waited, started = _waited_ns(), time.perf_counter_ns()
+        run()
+        took = time.perf_counter_ns() - started
+        every.append(took / 1e6)
+        if _waited_ns() - waited < _MAX_WAIT * took:
+            clean.append(took / 1e6)
+    if clean:
+        return f"{statistics.median(clean):8.1f} ms  ({len(clean)} samples)"
+    return f"[{min(every):7.1f} ms]  (no clean sample of {len(every)})"
+
+
+def _step(num_sequences: int, context: int, length: int, params: SamplingParams) -> StepPlan:
+    """Each sequence computes its last `length` tokens of `context` and samples."""
+    plan = StepPlan(step_id=0)
+    blocks = -(-context // _BLOCK_SIZE)
+    for i in range(num_sequences):
+        spec = make_spec(i + 1, context - length, params=params)
+        tokens = array("i", [(7 * position + i) % 40000 + 100 for position in range(context)])
+        table = range(i * blocks, (i + 1) * blocks)
+        add_chunk(plan, spec, tokens, table, start=context - length, length=length, samples=[spec])
+    return plan
+
+
+def _cases() -> list[tuple[str, StepPlan]]:
+    sampled = SamplingParams(temperature=0.8, seed=1)
+    nucleus = SamplingParams(temperature=0.8, top_p=0.9, seed=1)
+    return [
+        ("decode, 1 sequence at 256", _step(1, 256, 1, GREEDY)),
+        ("decode, 4 sequences at 256", _step(4, 256, 1, GREEDY)),
+        ("decode, 16 sequences at 256", _step(16, 256, 1, GREEDY)),
+        ("decode, 32 sequences at 256", _step(32, 256, 1, GREEDY)),
+        ("decode, 16 at 256, temperature", _step(16, 256, 1, sampled)),
+        ("decode, 16 at 256, top-p", _step(16, 256, 1, nucleus)),
+        ("decode, 1 sequence at 4096", _step(1, 4096, 1, GREEDY)),
+        ("prefill, 64 tokens on 448", _step(1, 512, 64, GREEDY)),
+        ("prefill, 512 tokens", _step(1, 512, 512, GREEDY)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0, help="per line")
+    flags = parser.parse_args()
+    started, cpu = time.perf_counter(), time.process_time()
+    config = ExecutorConfig(model=flags.model, threads=flags.threads, num_blocks=640)
+    runner: ModelRunner = load_runner(config, lambda done, total, what: None)
+    wall, cpu = time.perf_counter() - started, time.process_time() - cpu
+    print(f"{'load and warm up':34} {wall:8.1f} s   ({cpu:.1f} s of CPU, imports not counted)")
+    for name, plan in _cases():
+        assert not runner.execute(plan).errors
+        print(f"{name:34} {_measured(lambda plan=plan: runner.execute(plan), flags.seconds)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError, ModelError
+from executor_service.config import ExecutorConfig
+from executor_service.runner.load import load_runner
+from tests.support.tiny_gguf import write_gguf
+from tests.support.tiny_llama import save_tiny, tiny_model
+from tests.support.tiny_runner import tiny_runner
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tiny_model("llama"), tmp_path_factory.mktemp("tiny-model"))
+
+
+def test_the_spec_states_what_was_built(directory: Path) -> None:
+    runner = tiny_runner(directory, max_model_len=300, served_model_name="mine")
+    spec = runner.spec
+    assert spec.model_name == "mine"
+    assert (spec.num_blocks, spec.block_size, spec.max_model_len) == (96, 16, 300)
+    assert spec.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
+    assert spec.kv_bytes == runner.pool.num_bytes
+    parameters = tiny_model("llama").num_parameters()
+    assert 0.95 * 4 * parameters < spec.weights_bytes < 1.05 * 4 * parameters
+    assert (spec.dtype, spec.kv_cache_dtype, spec.device) == ("float32", "float32", "cpu")
+    assert {"tokenizer.json", "config.json"} <= set(runner.model_files)
+
+
+def test_without_flags_name_and_length_are_the_models(directory: Path) -> None:
+    spec = tiny_runner(directory).spec
+    assert spec.model_name == directory.name
+    assert spec.max_model_len == 512
+    assert tiny_runner(directory, num_blocks=None).spec.num_blocks == 32 * 32
+
+
+def test_progress_ends_at_its_total(directory: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    config = ExecutorConfig(model=str(directory), num_blocks=8, threads=1)
+    load_runner(config, lambda *progress: seen.append(progress))
+    for what in {what for _, _, what in seen}:
+        steps = [(done, total) for done, total, name in seen if name == what]
+        assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+        assert steps[-1][0] == steps[-1][1]
+
+
+def test_a_gguf_and_its_directory_differ_in_fingerprint_alone(
+    directory: Path, tmp_path: Path
+) -> None:
+    gguf = write_gguf(tiny_model("llama"), tmp_path / "tiny.gguf")
+    first, second = tiny_runner(directory).spec, tiny_runner(gguf).spec
+    assert second.model_name == "tiny"
+    assert first.fingerprint != second.fingerprint
+    assert first.vocab_size == second.vocab_size
+    assert first.weights_bytes == second.weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"dtype": "bfloat16"}, "--dtype"),
+        ({"kv_cache_dtype": "float16"}, "--kv-cache-dtype"),
+        ({"device": "cuda"}, "--device"),
+        ({"max_model_len": 100_000}, "--max-model-len"),
+        ({"num_blocks": 10**9}, "--num-blocks"),
+    ],
+)
+def test_what_cannot_be_is_refused_naming_the_flag(
+    directory: Path, changes: dict[str, Any], flag: str
+) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        tiny_runner(directory, **changes)
+
+
+def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="--model"):
+        tiny_runner(tmp_path / "absent")
+
+
+def test_the_smallest_pool_and_budget_still_warm_up(directory: Path) -> None:
+    spec = tiny_runner(directory, num_blocks=1, max_num_batched_tokens=1, max_num_seqs=1).spec
+    assert spec.num_blocks == 1

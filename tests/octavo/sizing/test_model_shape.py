@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from common.errors import ConfigError, ModelError
+from octavo.sizing.config import SizeConfig
+from octavo.sizing.model_shape import shape_of
+
+QWEN2_7B = {
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+def write_config(folder: Path, **changes: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(QWEN2_7B | changes))
+    return path
+
+
+def test_a_config_alone_is_enough(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    shape = shape_of(SizeConfig(model=str(path)))
+    assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (28, 4, 128)
+    assert shape.num_parameters == pytest.approx(7.616e9, rel=1e-3)
+    assert shape.dtype == "bfloat16"
+    assert shape_of(SizeConfig(model=str(tmp_path))) == shape
+
+
+def test_weights_beside_the_config_are_counted(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    save_file({"a": np.zeros((3, 5), np.float32)}, tmp_path / "1.safetensors", {"format": "pt"})
+    save_file({"b": np.zeros(7, np.float16)}, tmp_path / "2.safetensors")
+    assert shape_of(SizeConfig(model=str(tmp_path))).num_parameters == 22
+
+
+def test_the_alias_is_read_from_its_gguf_header() -> None:
+    shape = shape_of(SizeConfig(model="smollm2-135m"))
+    assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (30, 3, 64)
+    assert shape.num_parameters == 134_515_008
+
+
+def test_flags_win_over_the_model(tmp_path: Path) -> None:
+    path = write_config(tmp_path)
+    shape = shape_of(SizeConfig(model=str(path), kv_heads=28, params=1e9, dtype="float16"))
+    assert (shape.num_kv_heads, shape.num_parameters, shape.dtype) == (28, 1e9, "float16")
+
+
+def test_experts_need_the_number_of_parameters(tmp_path: Path) -> None:
+    path = write_config(tmp_path, num_experts=8)
+    with pytest.raises(ConfigError, match="--params"):
+        shape_of(SizeConfig(model=str(path)))
+    assert shape_of(SizeConfig(model=str(path), params=3e9)).num_parameters == 3e9
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--kv-heads, --head-dim, --params"):
+        shape_of(SizeConfig(layers=32))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff{"])
+def test_a_broken_config_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        shape_of(SizeConfig(model=str(path)))
+
+
+def test_no_model_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="--model"):
+        shape_of(SizeConfig(model=str(tmp_path)))
+
+
+def test_truncated_weights_are_an_error(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "x.safetensors").write_bytes(b"\xff" * 8)
+    with pytest.raises(ModelError, match="safetensors"):
+        shape_of(SizeConfig(model=str(tmp_path)))
