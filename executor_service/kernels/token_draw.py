@@ -188,7 +188,7 @@ def _kept_weights(
 def token_draw_kernel(
     logits_ptr,  # [num_rows, vocab_size] fp32, dense
     tokens_ptr,  # [num_rows] int32, out
-    largest_ptr,  # [num_rows] fp32, out: -inf where no token is left to draw
+    largest_ptr,  # [num_rows] fp32, out: -inf where no token is left to draw, NaN if any is
     temperatures_ptr,  # [num_rows] fp32
     top_k_ptr,  # [num_rows] int32
     top_p_ptr,  # [num_rows] fp64
@@ -201,8 +201,8 @@ def token_draw_kernel(
 ):
     """Equals `executor_service.runner.sampler.draw_token`, and argmax at temperature 0.
 
-    Grid: (num_rows,). Masks: tokens past the vocabulary. A row with NaN or +inf ends with some
-    token of no meaning. Weights are fp32; sums of weights and the
+    Grid: (num_rows,). Masks: tokens past the vocabulary. A row whose
+    largest is not finite is not drawn from. Weights are fp32; sums of weights and the
     cumulative distribution are fp64, compared with the uniform in fp32.
     """
     row = tl.program_id(0)
@@ -211,12 +211,15 @@ def token_draw_kernel(
 
     largest = float("-inf")
     token = 0
+    num_undefined = 0
     for first in range(0, vocab_size, TILE):
         x = tl.load(row_ptr + first + ids, mask=first + ids < vocab_size, other=float("-inf"))
+        num_undefined += tl.sum((x != x).to(tl.int32), axis=0)
         top = tl.max(x, axis=0)
         if top > largest:
             largest = top
             token = first + tl.argmax(x, axis=0)
+    largest = tl.where(num_undefined == 0, largest, float("nan"))
     tl.store(largest_ptr + row, largest)
 
     temperature = tl.load(temperatures_ptr + row)
@@ -274,7 +277,9 @@ def token_draw_kernel(
 
 
 def draw_tokens(logits: Tensor, columns: DrawColumns) -> tuple[Tensor, Tensor]:
-    """Tokens [num_rows] int32, and each row's largest logit, -inf where nothing could be drawn.
+    """Tokens [num_rows] int32, and each row's largest logit, NaN if the row has one.
+
+    Where that is not finite, the token means nothing.
 
     logits: [num_rows, vocab_size] float32, contiguous.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -37,30 +37,33 @@ class ModelSizes(Protocol):
     def head_dim(self) -> int: ...
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes of the device that nobody holds, torch's own cache given back first."""
+class Memory(NamedTuple):
+    """Bytes."""
+
+    free: int
+    total: int
+
+
+def read_memory(device: torch.device) -> Memory:
+    """What nobody holds, torch's own cache given back first, and what there is."""
     torch.cuda.empty_cache()
-    return int(torch.cuda.mem_get_info(device)[0])
+    return Memory(*torch.cuda.mem_get_info(device))
 
 
-def pool_bytes(
-    limits: StepLimits, model: ModelSizes, dtype: torch.dtype, device: torch.device
-) -> int:
-    """What is free now, less what is to be left alone and what the largest step takes.
+def pool_bytes(limits: StepLimits, model: ModelSizes, dtype: torch.dtype, memory: Memory) -> int:
+    """What is free, less what is to be left alone and what the largest step takes.
 
-    Call it once weights are loaded. Raises ConfigError if that leaves nothing.
+    `memory` as it is once weights are loaded. Raises ConfigError if that leaves nothing.
     """
-    total = int(torch.cuda.get_device_properties(device).total_memory)
-    kept = round((1 - limits.gpu_memory_utilization) * total)
+    kept = round((1 - limits.gpu_memory_utilization) * memory.total)
     kept += activation_bytes(limits, model, dtype)
-    free = free_memory(device)
-    if kept >= free:
+    if kept >= memory.free:
         raise ConfigError(
-            f"{free / GIB:.2f} GiB of the GPU are free after loading the weights, and "
+            f"{memory.free / GIB:.2f} GiB of the GPU are free after loading the weights, and "
             f"{kept / GIB:.2f} GiB are to be left by --gpu-memory-utilization and for steps of "
             "--max-num-batched-tokens: nothing is left for the KV pool"
         )
-    return free - kept
+    return memory.free - kept
 
 
 def activation_bytes(limits: StepLimits, model: ModelSizes, dtype: torch.dtype) -> int:

@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.cuda import CudaBackend, arch_of
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
-from executor_service.memory.gpu_memory import free_memory, pool_bytes
+from executor_service.memory.gpu_memory import Memory, pool_bytes, read_memory
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
@@ -45,10 +45,10 @@ class CudaDevice:
         dtype: torch.dtype,
         *,
         capture: Capture,
-        free_bytes: Callable[[], int],
+        memory: Callable[[], Memory],
     ) -> None:
         self.dtype = dtype
-        self.free_bytes = free_bytes
+        self._memory = memory
         self._device = device
         self._capture = capture
 
@@ -61,8 +61,11 @@ class CudaDevice:
         )
         return CudaBackend(self._device, self.dtype, shape, arch_of(self._device))
 
+    def free_bytes(self) -> int:
+        return self._memory().free
+
     def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
-        return pool_bytes(config, model, self.dtype, self._device)
+        return pool_bytes(config, model, self.dtype, self._memory())
 
     def runner(
         self,
@@ -99,5 +102,5 @@ def open_cuda(config: ExecutorConfig) -> CudaDevice:
         device,
         _DTYPES[config.dtype],
         capture=CudaCapture(),
-        free_bytes=partial(free_memory, device),
+        memory=partial(read_memory, device),
     )

@@ -36,10 +36,13 @@ def sample_on_device(logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sample
     rows = to_device(np.array([task.row for task in tasks], np.int64), device)
     work = logits.index_select(0, rows)
     if any(adjusts(task.spec.params, task.num_outputs) for task in tasks):
-        adjust_logits(work, _adjustments(tasks, device))
+        with np.errstate(over="ignore"):
+            adjust_logits(work, _adjustments(tasks, device))
     tokens, largest = draw_tokens(work, _columns(tasks, device))
-    sound = finite.index_select(0, rows), largest > -torch.inf
-    drawn = torch.stack((tokens, *(flag.int() for flag in sound))).tolist()
+    # Absurd biases and penalties may have overflowed: to inf, or to NaN, which is below nothing.
+    sound = finite.index_select(0, rows) & (largest < torch.inf)
+    left = largest > -torch.inf
+    drawn = torch.stack((tokens, sound.int(), left.int())).tolist()
     answers: list[Sampled | ErrorCode] = []
     for task, token, is_finite, has_candidate in zip(tasks, *drawn, strict=True):
         if not is_finite:

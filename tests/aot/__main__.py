@@ -30,7 +30,7 @@ def main() -> int:
     archs = arguments.arch or list(SHARED_LIMITS)
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
+        os.environ.setdefault("TRITON_CACHE_DIR", cache)
         found = {f"sm_{arch}": dict(_compiled(arch)) for arch in archs}
     wrong = [
         f"{chip}: {name}: {problem}"

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from common.kv_size import GIB
 from common.plan import SamplingParams
 from executor_service.config import ExecutorConfig
-from executor_service.memory.sizing import available_memory
+from executor_service.memory.gpu_memory import Memory
 from executor_service.models.checkpoint import open_checkpoint
 from executor_service.runner.cuda_device import CudaDevice
 from executor_service.runner.cuda_graphs import Capture
@@ -83,7 +84,9 @@ def runner_on_device(
     directory: Path, device: torch.device, capture: Capture
 ) -> Callable[[], ModelRunner]:
     def load() -> ModelRunner:
-        opened = CudaDevice(device, torch.float32, capture=capture, free_bytes=available_memory)
+        opened = CudaDevice(
+            device, torch.float32, capture=capture, memory=lambda: Memory(free=GIB, total=GIB)
+        )
         return load_on(opened, config_of(directory), lambda done, total, what: None)
 
     return load

@@ -6,6 +6,7 @@ import random
 from array import array
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,6 +100,23 @@ def test_rows_without_an_answer_say_why(device: torch.device) -> None:
     found = sample_on_device(logits.to(device), tasks)
     assert found[:4] == [ErrorCode.NON_FINITE] * 3 + [ErrorCode.NO_CANDIDATE]
     assert isinstance(found[4], Sampled)
+    assert found == sample(logits, tasks)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_absurd_rules_are_errors_of_their_row(temperature: float, device: torch.device) -> None:
+    choose = random.Random(8)
+    logits = peaked(3, 3) + 20
+    rules: list[dict[str, Any]] = [
+        {"logit_bias": ((5, 1e300),)},
+        {"repetition_penalty": 1e-45},
+        {"logit_bias": ((5, 2.0),)},
+    ]
+    tasks = [task(row, choose, temperature=temperature, **rules[row]) for row in range(3)]
+    # The interpreter computes with numpy, which would warn of what is meant to happen.
+    with np.errstate(all="ignore"):
+        found = sample_on_device(logits.to(device), tasks)
+    assert found[:2] == [ErrorCode.NON_FINITE] * 2
     assert found == sample(logits, tasks)
 
 

@@ -1,0 +1,55 @@
+"""Which device a runner is loaded on, and what is refused before anything is read."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.errors import ConfigError
+from executor_service.config import ExecutorConfig
+from executor_service.runner.load import load_runner
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def load(**fields: Any) -> None:
+    load_runner(
+        ExecutorConfig(model="/nowhere", **fields), lambda done, total, what: pytest.fail(what)
+    )
+
+
+@pytest.mark.parametrize("flag", ["dtype", "kv_cache_dtype"])
+def test_the_cpu_refuses_half_precision(flag: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')} float16"):
+        load(**{flag: "float16"})
+
+
+@pytest.mark.skipif(HAS_TRITON, reason="triton is installed")
+def test_a_gpu_needs_triton() -> None:
+    with pytest.raises(ConfigError, match="triton"):
+        load(device="cuda")
+
+
+@pytest.mark.skipif(not HAS_TRITON or torch.cuda.is_available(), reason="no triton, or a GPU")
+def test_a_machine_without_a_gpu_says_so() -> None:
+    with pytest.raises(ConfigError, match="no GPU"):
+        load(device="cuda")
+
+
+def test_triton_is_imported_by_kernels_alone() -> None:
+    """Machines that serve from the CPU do not have it."""
+    root = Path(__file__).parents[3]
+    importers = [
+        path.relative_to(root)
+        for path in (root / "executor_service").rglob("*.py")
+        if any(
+            line.startswith(("import triton", "from triton"))
+            for line in path.read_text().splitlines()
+        )
+    ]
+    assert importers
+    assert {path.parts[1] for path in importers} == {"kernels"}
