@@ -39,9 +39,10 @@ def _confirm(
     state: SchedulerState, step: StepInFlight, failed: dict[SequenceId, SequenceError]
 ) -> None:
     block_size, tallies = state.limits.block_size, state.tallies
+    num_computed = 0
     for sequence, life, start, end_position in step.computed:
         sequence.num_in_flight -= 1
-        tallies.num_computed_tokens += end_position - start
+        num_computed += end_position - start
         if start < sequence.max_computed_len:
             again = min(end_position, sequence.max_computed_len) - start
             tallies.num_recomputed_tokens += again
@@ -53,6 +54,7 @@ def _confirm(
         if end_position // block_size > sequence.num_committed_blocks:
             state.kv.commit(sequence)
             state.prefixes.update(sequence)
+    tallies.num_computed_tokens += num_computed
 
 
 def _advance_forks(state: SchedulerState) -> None:
@@ -91,19 +93,20 @@ def _deliver(state: SchedulerState, step: StepInFlight, result: StepResult) -> N
         owner = state.sequences.get(prompt_logprobs.sequence_id)
         if owner is not None:
             state.events.prompt_logprobs.append((owner.key, prompt_logprobs))
-    for i, sequence in enumerate(step.sampled):
+    finished = SequenceStatus.FINISHED
+    for i, (sequence, token) in enumerate(zip(step.sampled, result.tokens, strict=True)):
         sequence.num_pending -= 1
-        if sequence.status is SequenceStatus.FINISHED:
+        if sequence.status is finished:
             continue
-        token = result.tokens[i]
         if logprobs is not None and (entry := logprobs[i]) is not None:
             state.events.logprobs[len(keys)] = entry
         keys.append(sequence.key)
         tokens.append(token)
-        sequence.tokens.append(token)
+        history = sequence.tokens
+        history.append(token)
         if token in sequence.end_token_ids:
             _stop(state, sequence, token)
-        elif len(sequence.tokens) >= sequence.max_len:
+        elif len(history) >= sequence.max_len:
             end(state, sequence, FinishReason.LENGTH)
 
 

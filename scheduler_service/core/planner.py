@@ -13,6 +13,9 @@ from scheduler_service.core.sequence import Sequence, SequenceStatus
 from scheduler_service.core.state import SchedulerState
 
 
+RUNNING = SequenceStatus.RUNNING
+
+
 class Planner:
     """Plans step after step over one state."""
 
@@ -41,8 +44,8 @@ class Planner:
         """
         while True:
             self._begin()
-            self._plan_decodes()
-            self._plan_prompts()
+            behind = self._plan_decodes()
+            self._plan_prompts(behind)
             self._admit_waiting()
             if not self._builder.is_empty:
                 return self._commit()
@@ -66,20 +69,32 @@ class Planner:
         state.in_flight.append(builder.step)
         return builder.plan
 
-    def _plan_decodes(self) -> None:
+    def _plan_decodes(self) -> list[Sequence]:
+        """Running sequences that want more than one token are left, in admission order."""
+        step_id, size, tails = self._builder.plan.step_id, self._block_size, self._state.tails
         decodes: list[Sequence] = []
+        behind: list[Sequence] = []
         for sequence in list(self._state.running.values()):
-            if sequence.num_tokens_to_plan != 1 or sequence.forks_left:
+            length = sequence.num_tokens_to_plan
+            if length != 1 or sequence.forks_left:
+                if length:
+                    behind.append(sequence)
                 continue
             if len(decodes) == self._tokens:
                 break
-            if sequence.status is SequenceStatus.RUNNING and self._has_slot(sequence):
-                self._builder.fence(sequence)
+            has_slot = (
+                sequence.num_planned_tokens < len(sequence.table.buffer) * size
+                and sequence not in tails
+            )
+            # Any but the first may have given way to one before it.
+            if sequence.status is RUNNING and (has_slot or self._get_slot(sequence)):
+                sequence.last_step_id = step_id
                 decodes.append(sequence)
         self._builder.add_decodes(decodes)
         self._tokens -= len(decodes)
+        return behind
 
-    def _has_slot(self, sequence: Sequence) -> bool:
+    def _get_slot(self, sequence: Sequence) -> bool:
         """Whether the next token has a slot of its own; gets one where a block is to be had."""
         if sequence in self._state.tails and not self._own_tail(sequence):
             return False
@@ -87,15 +102,11 @@ class Planner:
             return True
         return self._room.make_room(sequence) and self._state.kv.grow(sequence, 1) == 1
 
-    def _plan_prompts(self) -> None:
-        for sequence in list(self._state.running.values()):
+    def _plan_prompts(self, behind: list[Sequence]) -> None:
+        for sequence in behind:
             if self._tokens == 0:
                 break
-            if (
-                sequence.status is SequenceStatus.RUNNING
-                and sequence.num_tokens_to_plan > 0
-                and not self._builder.holds(sequence)
-            ):
+            if sequence.status is RUNNING:
                 self._plan_chunk(sequence)
 
     def _admit_waiting(self) -> None:
@@ -157,7 +168,7 @@ class Planner:
             others.insert(0, sequence)
         self._builder.fence(keeper)
         for owner in others:
-            if owner.status is not SequenceStatus.RUNNING:
+            if owner.status is not RUNNING:
                 continue  # it gave way in make_room
             block_id = state.kv.take_block()
             if block_id is None:
