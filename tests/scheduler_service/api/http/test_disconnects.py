@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
-
 import pytest
 import pytest_asyncio
 
@@ -16,6 +13,7 @@ from scheduler_service.api.http.server import HttpServer
 from scheduler_service.api.service import Service
 from tests.scheduler_service.api.conftest import Script
 from tests.support.fake_engine_connection import FakeEngineConnection
+from tests.support.raw_http_client import RawHttpClient
 from tests.support.smol_files import IM_END
 
 
@@ -27,39 +25,6 @@ async def server(service: Service) -> AsyncIterator[HttpServer]:
     await made.start()
     yield made
     await made.stop()
-
-
-class RawClient:
-    """One request over a socket of its own, which can be closed at any byte."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def post(cls, server: HttpServer, *, limit: int = 1 << 16, **body: Any) -> RawClient:
-        """`limit`: bytes that are read before somebody asks for them."""
-        host, _, port = server.address.rpartition(":")
-        client = cls(*await asyncio.open_connection(host, int(port), limit=limit))
-        content = json.dumps({"prompt": "Hello", "ignore_eos": True, **body}).encode()
-        client._writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-            % (len(content), content)
-        )
-        await client._writer.drain()
-        return client
-
-    async def read_to(self, end: bytes) -> bytes:
-        answer = b""
-        while not answer.endswith(end):
-            part = await self.reader.read(1 << 16)
-            assert part, answer[-200:]
-            answer += part
-        return answer
-
-    async def leave(self) -> None:
-        self._writer.close()
-        await self._writer.wait_closed()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -77,7 +42,7 @@ async def test_leaving_aborts_once_in_every_phase(
     if phase != "decoding":
         gate.clear()
     for count in range(1, 6):
-        client = await RawClient.post(server, stream=stream, max_tokens=400)
+        client = await RawHttpClient.post(server.address, stream=stream, max_tokens=400)
         await until(lambda count=count: len(connection.submits) == count)
         if phase == "decoding" and stream:
             await client.reader.readuntil(b"data: ")
@@ -97,7 +62,7 @@ async def test_leaving_aborts_every_prompt_of_the_request(
     server: HttpServer, connection: FakeEngineConnection
 ) -> None:
     connection.may_step.clear()
-    client = await RawClient.post(server, prompt=["a", "b", "c"], n=2, max_tokens=400)
+    client = await RawHttpClient.post(server.address, prompt=["a", "b", "c"], n=2, max_tokens=400)
     await until(lambda: len(connection.submits) == 3)
     await client.leave()
     await until(lambda: len(connection.aborts) == 3)
@@ -110,13 +75,13 @@ async def test_only_those_that_leave_are_aborted(
 ) -> None:
     script.say(" a short answer", then=[IM_END])
     for _ in range(20):
-        client = await RawClient.post(server, stream=True, ignore_eos=False, max_tokens=50)
+        client = await RawHttpClient.post(server.address, stream=True, ignore_eos=False, max_tokens=50)
         answer = await client.reader.readuntil(b"data: [DONE]\n\n")
         assert answer.startswith(b"HTTP/1.1 200")
         await client.leave()
     script.say_ids([300] * 1000)
     for count in range(1, 11):
-        client = await RawClient.post(server, stream=True, max_tokens=400)
+        client = await RawHttpClient.post(server.address, stream=True, max_tokens=400)
         await client.reader.readuntil(b"data: ")
         await client.leave()
         await until(lambda count=count: connection.num_live == 0)
@@ -129,11 +94,11 @@ async def test_a_client_that_does_not_read_holds_up_nobody(
     server: HttpServer, connection: FakeEngineConnection, script: Script
 ) -> None:
     script.say(" white noise" * 400)
-    slow = await RawClient.post(
-        server, limit=1024, stream=True, max_tokens=400, return_token_ids=True, n=8
+    slow = await RawHttpClient.post(
+        server.address, limit=1024, stream=True, max_tokens=400, return_token_ids=True, n=8
     )
     await until(lambda: bool(connection.submits) and connection.num_live == 0)
-    quick = await RawClient.post(server, max_tokens=3)
+    quick = await RawHttpClient.post(server.address, max_tokens=3)
     head = await quick.reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     events = await slow.read_to(b"data: [DONE]\n\n\r\n0\r\n\r\n")
@@ -148,7 +113,7 @@ async def test_stopping_lets_a_running_stream_end(
 ) -> None:
     script.say(" one two three", then=[IM_END])
     connection.may_step.clear()
-    client = await RawClient.post(server, stream=True, ignore_eos=False, max_tokens=50)
+    client = await RawHttpClient.post(server.address, stream=True, ignore_eos=False, max_tokens=50)
     await until(lambda: bool(connection.submits))
     stopping = asyncio.create_task(server.stop())
     await asyncio.sleep(0)
@@ -163,7 +128,7 @@ async def test_stopping_aborts_what_does_not_end_in_time(
     server: HttpServer, connection: FakeEngineConnection
 ) -> None:
     connection.may_step.clear()
-    client = await RawClient.post(server, stream=True, max_tokens=50)
+    client = await RawHttpClient.post(server.address, stream=True, max_tokens=50)
     await until(lambda: bool(connection.submits))
     await server.stop()
     assert len(connection.aborts) == 1
