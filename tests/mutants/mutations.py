@@ -148,7 +148,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "I7",
         "a token is delivered after the end",
         "applier.py",
-        "        if sequence.status is SequenceStatus.FINISHED:",
+        "        if sequence.status is finished:",
         "        if False:",
         f"{POOL}::test_a_killed_clients_blocks_are_back_within_two_steps",
     ),
