@@ -60,7 +60,7 @@ def test_every_request_is_the_same_alone_together_and_in_chunks(
     assert generate(runner, MIXED[::-1], NUM_OUTPUTS, chunk=chunk) == alone[::-1]
 
 
-def test_a_seeded_request_is_the_same_beside_any_neighbour(runner: ModelRunner) -> None:
+def test_c25_a_seeded_request_is_the_same_beside_any_neighbour(runner: ModelRunner) -> None:
     request = (prompt(30, 1), params(seed=42, temperature=0.8))
     (alone,) = generate(runner, [request], NUM_OUTPUTS)
     neighbours = [
@@ -74,7 +74,7 @@ def test_a_seeded_request_is_the_same_beside_any_neighbour(runner: ModelRunner) 
         assert generate(runner, [*others, request], NUM_OUTPUTS)[-1] == alone
 
 
-def test_a_batch_keeps_the_temperature_of_each_row(runner: ModelRunner) -> None:
+def test_c26_a_batch_keeps_the_temperature_of_each_row(runner: ModelRunner) -> None:
     tokens = prompt(12, 1)
     requests = [(tokens, GREEDY), (tokens, params(temperature=1.5, seed=1))]
     alone = [generate(runner, [request], 32)[0] for request in requests]
@@ -82,7 +82,7 @@ def test_a_batch_keeps_the_temperature_of_each_row(runner: ModelRunner) -> None:
     assert alone[0] != alone[1]
 
 
-def test_penalties_do_not_depend_on_how_the_prompt_was_computed(runner: ModelRunner) -> None:
+def test_c53_penalties_do_not_depend_on_how_the_prompt_was_computed(runner: ModelRunner) -> None:
     """Cold, in three chunks, resumed after losing all KV, and with a cached prefix."""
     sampling = params(temperature=0.0, repetition_penalty=1.3)
     tokens = prompt(48, 9)
