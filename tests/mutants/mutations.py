@@ -41,7 +41,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "radix_tree.py",
         "        self.num_evictable += len(block_ids)\n        return child",
         "        return child",
-        f"{TREE}::test_sizes_equal_a_recount_after_every_operation",
+        f"{TREE}::test_c04_sizes_equal_a_recount_after_every_operation",
     ),
     _core(
         "I1",

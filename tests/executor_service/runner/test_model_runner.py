@@ -185,7 +185,7 @@ def test_a_poisoned_history_fails_its_own_sequence(runner: ModelRunner) -> None:
     assert [error.code for error in bad.errors] == [ErrorCode.NON_FINITE]
 
 
-def test_ids_beyond_the_vocabulary_leave_the_neighbours_alone(runner: ModelRunner) -> None:
+def test_c55_ids_beyond_the_vocabulary_leave_the_neighbours_alone(runner: ModelRunner) -> None:
     plain = [(prompt(10 + i, i), GREEDY) for i in range(4)]
     expected = generate(runner, plain, 1)
     stops = (VOCAB_SIZE + 5, 2**31 - 1, -1)
@@ -201,7 +201,7 @@ def test_ids_beyond_the_vocabulary_leave_the_neighbours_alone(runner: ModelRunne
         assert sequences[i].outputs == expected[i]
 
 
-def test_logprobs_are_of_the_sampled_token_whatever_the_sampling(runner: ModelRunner) -> None:
+def test_c58_logprobs_are_of_the_sampled_token_whatever_the_sampling(runner: ModelRunner) -> None:
     model = tiny_model("llama")
     for num_logprobs in (0, 1, 5):
         driver = Driver(runner)

@@ -24,20 +24,20 @@ def changes(**fields: Any) -> dict[int, tuple[float, float]]:
     return {int(i): (float(before[i]), float(after[i])) for i in moved}
 
 
-def test_repetition_changes_each_seen_token_once_by_its_sign() -> None:
+def test_c52_repetition_changes_each_seen_token_once_by_its_sign() -> None:
     moved = changes(repetition_penalty=2.0)
     assert set(moved) == {5, 7, 9}
     for before, after in moved.values():
         assert after == pytest.approx(before / 2 if before > 0 else before * 2)
 
 
-def test_presence_looks_at_outputs_alone_and_once() -> None:
+def test_c52_presence_looks_at_outputs_alone_and_once() -> None:
     moved = changes(presence_penalty=1.5)
     assert set(moved) == {5}
     assert moved[5][1] == pytest.approx(moved[5][0] - 1.5)
 
 
-def test_frequency_counts_outputs() -> None:
+def test_c52_frequency_counts_outputs() -> None:
     moved = changes(frequency_penalty=0.5)
     assert set(moved) == {5}
     assert moved[5][1] == pytest.approx(moved[5][0] - 2 * 0.5)

@@ -148,7 +148,7 @@ def test_a_draw_depends_on_seed_position_and_index_alone() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-45, 1e-38, 1e-12, 1e-8, 1e-5])
-def test_a_vanishing_temperature_is_greedy(temperature: float) -> None:
+def test_c49_a_vanishing_temperature_is_greedy(temperature: float) -> None:
     for seed in range(20):
         logits = logits_of(seed) * 10
         assert one(logits, params(temperature=temperature, seed=seed)) == int(logits.argmax())
@@ -164,7 +164,7 @@ def test_a_vanishing_temperature_is_greedy(temperature: float) -> None:
         params(min_p=1.0),
     ],
 )
-def test_a_vanishing_share_is_the_best_token(sampling: SamplingParams) -> None:
+def test_c49_a_vanishing_share_is_the_best_token(sampling: SamplingParams) -> None:
     for seed in range(20):
         logits = logits_of(seed)
         one_draw = one(logits, dataclasses.replace(sampling, seed=seed))
@@ -172,7 +172,7 @@ def test_a_vanishing_share_is_the_best_token(sampling: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("top_k", [V, V + 1, 9_999_999, 2**31 - 1])
-def test_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
+def test_c50_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
     for seed in range(50):
         off = params(seed=seed, temperature=3.0)
         assert one(logits_of(1), dataclasses.replace(off, top_k=top_k)) == one(logits_of(1), off)
@@ -243,7 +243,7 @@ def test_absurd_rules_never_give_a_wrong_token(temperature: float, rule: dict[st
         assert answer == ErrorCode.NON_FINITE
 
 
-def test_ends_are_masked_until_min_tokens_and_no_longer() -> None:
+def test_c47_ends_are_masked_until_min_tokens_and_no_longer() -> None:
     logits = torch.zeros(1, V)
     logits[0, 33] = 50.0
     for temperature in (0.0, 1.0):

@@ -38,11 +38,11 @@ def _assert_cached_answers_are_the_same(client: HttpClient, length: int, vocab: 
 
 
 @pytest.mark.parametrize("length", _LENGTHS)
-def test_a_prompt_cached_completely_gives_the_same_answer(client: HttpClient, length: int) -> None:
+def test_c08_a_prompt_cached_completely_gives_the_same_answer(client: HttpClient, length: int) -> None:
     _assert_cached_answers_are_the_same(client, length, _SHADOW_VOCAB)
 
 
-def test_prompts_cached_completely_give_the_same_answers_of_the_model(model: HttpClient) -> None:
+def test_c08_prompts_cached_completely_give_the_same_answers_of_the_model(model: HttpClient) -> None:
     """All lengths side by side, since alone they take a minute."""
 
     def ask(length: int) -> None:
@@ -52,14 +52,14 @@ def test_prompts_cached_completely_give_the_same_answers_of_the_model(model: Htt
         list(threads.map(ask, _LENGTHS))
 
 
-def test_a_cold_prompt_reports_no_cached_tokens(model: HttpClient) -> None:
+def test_c11_a_cold_prompt_reports_no_cached_tokens(model: HttpClient) -> None:
     body = {"prompt": _random_ids(100, _MODEL_VOCAB, seed=1), "max_tokens": 4, "temperature": 0}
     first, second = model.complete(**body), model.complete(**body)
     assert (_cached(first), _cached(second)) == (0, 96)
     assert first["usage"]["prompt_tokens"] == second["usage"]["prompt_tokens"] == 100
 
 
-def test_greedy_answers_do_not_change_with_those_beside_them(model: HttpClient) -> None:
+def test_c28_greedy_answers_do_not_change_with_those_beside_them(model: HttpClient) -> None:
     answers = [recording().answers[name].first(16) for name in SMALL_COVER]
 
     def ask(index: int) -> list[int]:
@@ -133,7 +133,7 @@ def _only_in_first(texts: list[str]) -> str:
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 5, 20])
-def test_the_last_chunk_keeps_its_tokens(model: HttpClient, max_tokens: int) -> None:
+def test_c43_the_last_chunk_keeps_its_tokens(model: HttpClient, max_tokens: int) -> None:
     body: dict[str, Any] = {
         "prompt": "The harbour in the morning",
         "max_tokens": max_tokens,
