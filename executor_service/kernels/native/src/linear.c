@@ -1,5 +1,6 @@
 /* Float32 linears, a plain loop. */
 #include <omp.h>
+#include <string.h>
 
 #include "octavo.h"
 
@@ -46,4 +47,10 @@ void oct_linear(const oct_weight *w, const float *x, int32_t num_rows, float *y,
 #pragma omp barrier
         oct_linear_part(w, prepared, num_rows, y, thread, num_threads);
     }
+}
+
+void oct_weight_row(const oct_weight *w, int32_t row, float *y)
+{
+    memcpy(y, (const float *)w->data + (int64_t)row * w->in_features,
+           sizeof(float) * (size_t)w->in_features);
 }

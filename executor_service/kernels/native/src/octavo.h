@@ -38,12 +38,96 @@ size_t oct_linear_scratch(const oct_weight *w, int32_t max_rows);
 void oct_linear(const oct_weight *w, const float *x, int32_t num_rows, float *y, void *scratch);
 
 /* The same in pieces, for callers already inside a parallel region. All threads call
- * `oct_prepare_rows` (each does its share: quantizes activations or reorders them), meet at a
+ * `oct_prepare_rows` (each does its share: quantizes activations or reorders them; it reads no rows
+ * of x but [num_rows * thread / num_threads, num_rows * (thread + 1) / num_threads)), meet at a
  * barrier, then all call `oct_linear_part`. Weights of one in_features and one kind may share what
  * was prepared. Returns what oct_linear_part takes as x_prepared: x itself or scratch. */
 const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_rows, void *scratch,
                              int32_t thread, int32_t num_threads);
 void oct_linear_part(const oct_weight *w, const void *x_prepared, int32_t num_rows, float *y,
                      int32_t thread, int32_t num_threads);
+
+/* One row of the weight as float32 [in_features], without bias: the embedding of a tied model. */
+void oct_weight_row(const oct_weight *w, int32_t row, float *y);
+
+/* ---- KV pool --------------------------------------------------------------------------------- */
+
+enum { OCT_KV_FLOAT32 = 0, OCT_KV_FLOAT16 = 1, OCT_KV_INT8 = 2 };
+
+/* The layout is in kv.h. */
+typedef struct {
+    uint8_t *data;
+    int32_t dtype;
+    int32_t num_layers;
+    int32_t num_blocks;
+    int32_t block_size;
+    int32_t num_kv_heads;
+    int32_t head_dim;
+} oct_kv;
+
+size_t oct_kv_record_bytes(const oct_kv *kv);
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+/* The tokens of all chunks, one after the other. Chunk i computes positions
+ * [starts[i], starts[i] + lengths[i]). */
+typedef struct {
+    int32_t num_chunks;
+    int32_t num_tokens;
+    int32_t table_width;
+    const int32_t *starts;       /* [num_chunks] */
+    const int32_t *lengths;      /* [num_chunks] */
+    const int32_t *block_tables; /* [num_chunks, table_width] */
+    const int64_t *slots;        /* [num_tokens] block_id * block_size + offset */
+    const int64_t *token_ids;    /* [num_tokens] */
+    const int64_t *positions;    /* [num_tokens] */
+} oct_batch;
+
+/* The largest step, and the threads that share it. */
+typedef struct {
+    int32_t max_tokens;
+    int32_t max_chunks;
+    int32_t max_rows; /* of logits */
+    int32_t max_context;
+    int32_t num_threads;
+} oct_limits;
+
+typedef struct {
+    oct_weight qkv;     /* [(num_heads + 2 * num_kv_heads) * head_dim, hidden] */
+    oct_weight output;  /* [hidden, num_heads * head_dim] */
+    oct_weight gate_up; /* [2 * intermediate, hidden] */
+    oct_weight down;    /* [hidden, intermediate] */
+    const float *attention_norm;
+    const float *feed_forward_norm;
+    const float *q_norm; /* [head_dim], or NULL */
+    const float *k_norm;
+} oct_layer;
+
+typedef struct {
+    int32_t num_layers;
+    int32_t hidden;
+    int32_t intermediate;
+    int32_t num_heads;
+    int32_t num_kv_heads;
+    int32_t head_dim;
+    float eps;
+    float scale;            /* of scores */
+    const float *embedding; /* [vocab, hidden], or NULL: rows of embedding_weight */
+    const float *cos;       /* [max_context, head_dim / 2] */
+    const float *sin;
+    const float *norm;
+    oct_weight embedding_weight;
+    oct_weight head;
+    const oct_layer *layers;
+} oct_model;
+
+/* Bytes of workspace for steps within the limits. Its contents mean nothing between calls. */
+size_t oct_step_workspace(const oct_model *model, const oct_limits *limits);
+
+/* Runs the model: writes K and V, then normed hidden states [num_tokens, hidden] and logits
+ * [num_rows, vocab] of the batch's tokens in `rows`. */
+void oct_step(const oct_model *model, const oct_kv *kv, const oct_batch *batch,
+              const oct_limits *limits, const int32_t *rows, int32_t num_rows, void *workspace,
+              float *hidden, float *logits);
 
 #endif
