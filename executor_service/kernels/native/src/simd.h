@@ -12,6 +12,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -55,10 +57,7 @@ ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
 #elif LANES == 8
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__aarch64__)
-    typedef float f4 __attribute__((vector_size(16)));
-    f4 r = c;
-    __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(r) : "w"(a), "w"(b));
-    return r;
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -125,10 +124,33 @@ ALWAYS_INLINE vf vf_load_int8(const int8_t *p)
 #endif
 }
 
-/* b where a is NaN. */
+ALWAYS_INLINE vf vf_select(vi mask, vf a, vf b)
+{
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+
+/* b where either is NaN. */
 ALWAYS_INLINE vf vf_max(vf a, vf b)
 {
-    return a > b ? a : b;
+#if LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return vf_select(a > b, a, b);
+#endif
+}
+
+/* b where either is NaN. */
+ALWAYS_INLINE vf vf_min(vf a, vf b)
+{
+#if LANES == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return vf_select(a < b, a, b);
+#endif
 }
 
 /* The lanes in an order that is the same whatever was summed. */
@@ -157,8 +179,7 @@ ALWAYS_INLINE float vf_largest(vf v)
 ALWAYS_INLINE vf vf_exp(vf x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    x = x < -110.0f ? vf_set(-110.0f) : x;
-    x = x > 130.0f ? vf_set(130.0f) : x;
+    x = vf_min(vf_set(130.0f), vf_max(vf_set(-110.0f), x));
     vf shifted = vf_fma(x, vf_set(1.44269504088896341f), vf_set(magic));
     vi n = (vi)shifted - (vi)vf_set(magic);
     vf whole = shifted - magic;
