@@ -122,12 +122,41 @@ typedef struct {
 } oct_model;
 
 /* Bytes of workspace for steps within the limits. Its contents mean nothing between calls. */
-size_t oct_step_workspace(const oct_model *model, const oct_limits *limits);
+size_t oct_step_workspace(const oct_model *model, const oct_kv *kv, const oct_limits *limits);
 
 /* Runs the model: writes K and V, then normed hidden states [num_tokens, hidden] and logits
  * [num_rows, vocab] of the batch's tokens in `rows`. */
 void oct_step(const oct_model *model, const oct_kv *kv, const oct_batch *batch,
               const oct_limits *limits, const int32_t *rows, int32_t num_rows, void *workspace,
               float *hidden, float *logits);
+
+/* ---- single operations ----------------------------------------------------------------------- */
+
+/* Of every later parallel region that this thread opens. */
+void oct_use_threads(int32_t num_threads);
+
+/* x: rows of [heads, width], row_stride floats apart -> y: [rows, heads, width] */
+void oct_rms_norm(const float *x, int64_t rows, int64_t heads, int64_t row_stride, int32_t width,
+                  const float *weight, float eps, float *y);
+
+void oct_add_rms_norm(const float *x, float *residual, int64_t rows, int32_t width,
+                      const float *weight, float eps, float *y);
+
+/* In place. x: [rows, heads, head_dim]; cos, sin: [rows, head_dim / 2] */
+void oct_rotary(float *x, int64_t rows, int64_t heads, int32_t head_dim, const float *cos,
+                const float *sin);
+
+void oct_silu_mul(const float *gate_up, int64_t rows, int32_t width, float *y);
+
+/* k, v: rows of [num_kv_heads, head_dim], row_stride floats apart */
+void oct_write_kv(const oct_kv *kv, int32_t layer, const float *k, const float *v, int64_t rows,
+                  int64_t row_stride, const int64_t *slots);
+
+size_t oct_attention_workspace(const oct_kv *kv, int32_t num_heads, const oct_limits *limits);
+
+/* q: rows of [num_heads, head_dim], row_stride floats apart -> out: [rows, num_heads, head_dim] */
+void oct_attention(const oct_kv *kv, const oct_batch *batch, const oct_limits *limits,
+                   int32_t layer, int32_t num_heads, float scale, const float *q,
+                   int64_t row_stride, float *out, void *workspace);
 
 #endif
