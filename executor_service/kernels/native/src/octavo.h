@@ -20,6 +20,7 @@ enum {
     OCT_Q8_0 = 4,
     OCT_Q4_K = 5,
     OCT_Q6_K = 6,
+    OCT_PARTS = 7, /* data: oct_weight[], of any other kinds, whose rows follow each other */
 };
 
 /* A weight [out_features, in_features], packed for this machine. */
@@ -49,6 +50,15 @@ void oct_linear_part(const oct_weight *w, const void *x_prepared, int32_t num_ro
 
 /* One row of the weight as float32 [in_features], without bias: the embedding of a tied model. */
 void oct_weight_row(const oct_weight *w, int32_t row, float *y);
+
+/* Bytes of a packed weight; to be zeroed before rows are packed, and 64-byte aligned. */
+size_t oct_packed_bytes(int32_t kind, int32_t out_features, int32_t in_features);
+/* Bytes of one row as `oct_pack` reads it: blocks as a GGUF file has them, or floats for float32 and
+ * int8. */
+size_t oct_source_bytes(int32_t kind, int32_t in_features);
+/* Packs rows as output features [first, first + num_rows). Opens a parallel region. */
+void oct_pack(int32_t kind, int32_t in_features, void *data, int32_t first, int32_t num_rows,
+              const void *rows);
 
 /* ---- KV pool --------------------------------------------------------------------------------- */
 
