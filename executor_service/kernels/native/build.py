@@ -50,16 +50,14 @@ class Level:
     flags: tuple[str, ...]
     needs: frozenset[str]
     """As /proc/cpuinfo spells them."""
+    prelude: str = ""
+    """A header that takes most of the compiler's time if every source reads it anew."""
 
 
 _AVX2 = frozenset(("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
-_AVX512 = frozenset(
-    ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"),
-)
+_AVX512 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"))
 LEVELS = (
-    Level(
-        name="avx512", flags=("-march=x86-64-v4", "-mavx512vnni"), needs=_AVX2 | _AVX512
-    ),
+    Level(name="avx512", flags=("-march=x86-64-v4", "-mavx512vnni"), needs=_AVX2 | _AVX512),
     Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2),
     Level(name="portable", flags=(), needs=frozenset()),
 )
@@ -98,8 +96,7 @@ def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
 
     Raises BuildError.
     """
-    sources = sorted(SOURCES.glob("*.c"))
-    prefix = f"kernels-{level.name}-{_digest([*sources, *SOURCES.glob('*.h')], level)}"
+    prefix = f"kernels-{level.name}-{_digest(level)}"
     try:
         compiler = find_compiler(environ)
     except BuildError:
@@ -109,7 +106,7 @@ def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
     version = hashlib.sha256(compiler.version.encode()).hexdigest()[:8]
     path = directory / f"{prefix}-{version}.so"
     if not path.exists():
-        _build(compiler, level, sources, path)
+        _build(compiler, level, path)
     return path
 
 
@@ -130,25 +127,35 @@ def find_compiler(environ: Mapping[str, str]) -> Compiler:
 
 
 def compile_objects(
-    compiler: Compiler, flags: Sequence[str], sources: Sequence[Path], directory: Path
+    compiler: Compiler, level: Level, flags: Sequence[str], directory: Path
 ) -> list[Path]:
     """One object per source, side by side. Raises BuildError with the compiler's words."""
+    command = [*compiler.command, *COMMON_FLAGS, *level.flags, *flags]
+    if level.prelude:
+        prelude = directory / "prelude.h"
+        prelude.write_text(f"#include <{level.prelude}>\n")
+        _run([*command, "-x", "c-header", str(prelude), "-o", f"{prelude}.gch"])
+        command += ["-include", str(prelude)]
 
     def compiled(source: Path) -> Path:
         target = directory / f"{source.stem}.o"
-        _run([*compiler.command, *COMMON_FLAGS, *flags, "-c", str(source), "-o", str(target)])
+        _run([*command, "-c", str(source), "-o", str(target)])
         return target
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(compiled, sources))
+        return list(pool.map(compiled, _sources()))
 
 
-def _build(compiler: Compiler, level: Level, sources: Sequence[Path], path: Path) -> None:
+def _sources() -> list[Path]:
+    return sorted(SOURCES.glob("*.c"))
+
+
+def _build(compiler: Compiler, level: Level, path: Path) -> None:
     started = time.monotonic()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
-            objects = compile_objects(compiler, level.flags, sources, Path(scratch))
+            objects = compile_objects(compiler, level, (), Path(scratch))
             made = Path(scratch) / path.name
             parts = [str(part) for part in objects]
             _run([*compiler.command, "-shared", "-fopenmp", *parts, *_LIBRARIES, "-o", str(made)])
@@ -161,9 +168,9 @@ def _build(compiler: Compiler, level: Level, sources: Sequence[Path], path: Path
     )
 
 
-def _digest(files: Sequence[Path], level: Level) -> str:
+def _digest(level: Level) -> str:
     digest = hashlib.sha256(repr((COMMON_FLAGS, level.flags, _LIBRARIES)).encode())
-    for file in sorted(files):
+    for file in sorted((*_sources(), *SOURCES.glob("*.h"))):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
