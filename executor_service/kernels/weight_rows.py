@@ -48,3 +48,34 @@ class Blocks:
 
 Rows = Tensor | Blocks
 """A Tensor is float32 [out_features, in_features]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRule:
+    """What weights of one role are packed as."""
+
+    kept: frozenset[WeightKind]
+    """Blocks of these kinds stay as they are stored; others are dequantized."""
+    floats: WeightKind
+    """What floats become where their rows are whole blocks of it."""
+
+    def kind_of(self, rows: Rows) -> WeightKind:
+        """Rows that are not whole blocks of `floats` are int8 if they are whole groups."""
+        if isinstance(rows, Blocks):
+            return rows.kind
+        for kind in (self.floats, WeightKind.INT8):
+            if self.floats is not WeightKind.FLOAT32 and rows.shape[1] % kind.block_size == 0:
+                return kind
+        return WeightKind.FLOAT32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRules:
+    linears: WeightRule
+    embeddings: WeightRule
+    """Of the embedding and the head, which suffer more from few bits."""
+
+
+_EXACT = WeightRule(kept=frozenset(), floats=WeightKind.FLOAT32)
+EXACT_WEIGHTS = WeightRules(linears=_EXACT, embeddings=_EXACT)
+"""Floats, and all blocks dequantized."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import Backend, KVStorage, PackedWeight
+from executor_service.kernels.weight_rows import Rows, WeightRule
 from executor_service.models.config import ModelConfig
 from executor_service.models.weights import WeightSource
 
@@ -29,11 +30,11 @@ class StepInputs:
 class Linear:
     """One or several projections of the same input, stacked by rows."""
 
-    def __init__(self, backend: Backend, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, backend: Backend, weight: PackedWeight, bias: Tensor | None) -> None:
         self._backend = backend
-        self.weight: PackedWeight = backend.prepare_weight(weight.to(backend.dtype))
+        self.weight = weight
         self.bias = None if bias is None else bias.to(backend.device, backend.dtype)
-        self.num_bytes = weight.numel() * backend.dtype.itemsize
+        self.num_bytes = backend.weight_bytes(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._backend.linear(x, self.weight, self.bias)
@@ -110,9 +111,17 @@ class FeedForward:
         return self.down(self._backend.silu_mul(self.gate_up(x)))
 
 
+def stored_rows(source: WeightSource, name: str, rule: WeightRule) -> Rows:
+    """As they are stored, if the rule keeps that kind."""
+    blocks = source.blocks(name)
+    return blocks if blocks is not None and blocks.kind in rule.kept else source.tensor(name)
+
+
 def stacked(backend: Backend, source: WeightSource, names: Sequence[str], bias: object) -> Linear:
     """One Linear of the named projections; `bias` says whether they have one."""
-    weight = torch.cat([source.tensor(f"{name}.weight") for name in names])
+    rule = backend.weight_rules.linears
+    rows = [stored_rows(source, f"{name}.weight", rule) for name in names]
+    weight = backend.prepare_weight(rows, rule)
     if not bias:
         return Linear(backend, weight, None)
     return Linear(backend, weight, torch.cat([source.tensor(f"{name}.bias") for name in names]))

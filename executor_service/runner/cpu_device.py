@@ -22,6 +22,7 @@ from executor_service.models.llama import LlamaModel
 from executor_service.runner.model_runner import ModelRunner
 from executor_service.runner.native_forward import NativeForward
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.weight_choice import wants_blocks, weight_rules
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +38,16 @@ class CpuDevice:
                 raise ConfigError(f"{flag} {value}: the CPU computes in float32 only")
         self._num_threads = config.threads or len(os.sched_getaffinity(0))
         self._library = _load(environ)
+        self._weight_rules = weight_rules(config)
+        if self._library is None and wants_blocks(config):
+            raise ConfigError(f"--quantization {config.quantization} needs the native kernels")
 
     def backend(self, model: ModelConfig, max_model_len: int) -> Backend:
         if self._library is None:
             return CpuBackend()
-        return NativeBackend(self._library, num_threads=self._num_threads)
+        return NativeBackend(
+            self._library, num_threads=self._num_threads, weight_rules=self._weight_rules
+        )
 
     def free_bytes(self) -> int:
         return available_memory()
@@ -67,5 +73,7 @@ def _load(environ: Mapping[str, str]) -> Library | None:
     try:
         return load(environ)
     except BuildError as error:
-        log.warning("no native kernels, torch's serve and are slower: %s", error)
+        log.warning(
+            "no native kernels; torch's serve in float32, slower and with more memory: %s", error
+        )
         return None

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from array import array
+from typing import NamedTuple
 
 import torch
 
@@ -33,6 +34,11 @@ _ROWS_PER_SEQUENCE = 2
 """A sequence that leaves and the one that takes its place may both hold a row for a step."""
 
 
+class LoadedWeights(NamedTuple):
+    dtype: str
+    num_bytes: int
+
+
 def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
     if config.device == "cpu":
@@ -53,11 +59,13 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Mo
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
         pool = KVPool(backend, _pool_shape(device, config, checkpoint.config, max_model_len))
-    spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes, device.dtype)
+    weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
+    spec = _spec(config, checkpoint, pool, max_model_len, weights, device.dtype)
     log.info(
         "model loaded",
         extra={
             "model": spec.model_name,
+            "weights": spec.dtype,
             "weights_mib": spec.weights_bytes // MIB,
             "kv_mib": spec.kv_bytes // MIB,
             "num_blocks": spec.num_blocks,
@@ -114,11 +122,10 @@ def _spec(
     checkpoint: Checkpoint,
     pool: KVPool,
     max_model_len: int,
-    weights_bytes: int,
+    weights: LoadedWeights,
     dtype: torch.dtype,
 ) -> ExecutorSpec:
     model = checkpoint.config
-    dtype_name = str(dtype).removeprefix("torch.")
     return ExecutorSpec(
         fingerprint=checkpoint.fingerprint,
         model_name=config.served_model_name or default_name(config.model),
@@ -136,10 +143,10 @@ def _spec(
                 element_bytes=dtype.itemsize,
             )
         ),
-        dtype=dtype_name,
-        kv_cache_dtype=dtype_name,
+        dtype=weights.dtype,
+        kv_cache_dtype=str(dtype).removeprefix("torch."),
         device=config.device,
-        weights_bytes=weights_bytes,
+        weights_bytes=weights.num_bytes,
         kv_bytes=pool.num_bytes,
     )
 

@@ -64,7 +64,7 @@ def _parts(model: LlamaModel) -> ModelParts:
         head_dim=config.head_dim,
         eps=config.rms_norm_eps,
         scale=model.layers[0].attention.scale,
-        embedding=model.embedding,
+        embedding=cast(NativeWeight, model.embedding),
         cos=model.cos,
         sin=model.sin,
         layers=[_layer(layer) for layer in model.layers],

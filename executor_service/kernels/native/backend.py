@@ -6,6 +6,8 @@ is here serves everything else that runs over a backend, a model's logits among 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,7 +20,14 @@ from executor_service.kernels.native import weights
 from executor_service.kernels.native.kv import NativeKV
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import Batch, Limits
-from executor_service.kernels.native.weights import NativeWeight
+from executor_service.kernels.native.weights import NativeWeight, WeightArena
+from executor_service.kernels.weight_rows import (
+    EXACT_WEIGHTS,
+    Rows,
+    WeightKind,
+    WeightRule,
+    WeightRules,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +48,45 @@ class NativeBackend:
     dtype = torch.float32
 
     def __init__(
-        self, library: Library, *, num_threads: int, kv_dtype: torch.dtype = torch.float32
+        self,
+        library: Library,
+        *,
+        num_threads: int,
+        kv_dtype: torch.dtype = torch.float32,
+        weight_rules: WeightRules = EXACT_WEIGHTS,
     ) -> None:
+        self.weight_rules = weight_rules
+        self._arena = WeightArena()
+        self._kinds: Counter[WeightKind] = Counter()
         self.library = library
         self.num_threads = num_threads
         self._kv_dtype = kv_dtype
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
-    def prepare_weight(self, weight: Tensor) -> PackedWeight:
-        return cast(PackedWeight, weights.pack_float32(self.library, weight))
+    def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
+        packed = weights.pack(self.library, self._arena, rows, rule)
+        self._kinds.update(packed.bytes_by_kind)
+        return cast(PackedWeight, packed)
+
+    def prepare_embedding(self, rows: Rows) -> PackedWeight:
+        return self.prepare_weight([rows], self.weight_rules.embeddings)
+
+    def prepare_tied_head(self, embedding: PackedWeight) -> PackedWeight:
+        return embedding
+
+    def weight_bytes(self, weight: PackedWeight) -> int:
+        return sum(cast(NativeWeight, weight).bytes_by_kind.values())
+
+    def weights_dtype(self) -> str:
+        return "+".join(kind.label for kind, _ in self._kinds.most_common())
+
+    def embed(self, weight: PackedWeight, token_ids: Tensor) -> Tensor:
+        packed = cast(NativeWeight, weight)
+        y = torch.empty(len(token_ids), packed.in_features)
+        self.library.call.oct_embed(
+            packed.struct(None), token_ids.contiguous().data_ptr(), len(token_ids), y.data_ptr()
+        )
+        return y
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         packed = cast(NativeWeight, weight)
@@ -192,4 +231,3 @@ def _in_rows(x: Tensor) -> Tensor:
     """x itself if only its first dimension has a stride of its own, else a copy."""
     packed = x[0].is_contiguous() if len(x) else x.is_contiguous()
     return x if packed and x.dim() in (2, 3) else x.contiguous()
-

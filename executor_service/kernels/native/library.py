@@ -25,6 +25,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oct_packed_bytes": (c_size_t, [c_int32, c_int32, c_int32]),
     "oct_source_bytes": (c_size_t, [c_int32, c_int32]),
     "oct_pack": (None, [c_int32, c_int32, c_void_p, c_int32, c_int32, c_void_p]),
+    "oct_embed": (None, [POINTER(Weight), c_void_p, c_int32, c_void_p]),
     "oct_weight_row": (None, [POINTER(Weight), c_int32, c_void_p]),
     "oct_kv_record_bytes": (c_size_t, [POINTER(KV)]),
     "oct_step_workspace": (c_size_t, [POINTER(Model), POINTER(KV), POINTER(Limits)]),

@@ -44,7 +44,7 @@ class ModelParts:
     head_dim: int
     eps: float
     scale: float
-    embedding: Tensor | NativeWeight
+    embedding: NativeWeight
     """[vocab_size, hidden]"""
     cos: Tensor
     """[max_positions, head_dim / 2]"""
@@ -122,7 +122,7 @@ class WholeStep:
 
 def _model(parts: ModelParts, layers: ctypes.Array[Layer]) -> Model:
     first = parts.layers[0]
-    model = Model(
+    return Model(
         num_layers=len(layers),
         hidden=first.qkv.weight.in_features,
         intermediate=first.down.weight.in_features,
@@ -134,14 +134,10 @@ def _model(parts: ModelParts, layers: ctypes.Array[Layer]) -> Model:
         cos=parts.cos.data_ptr(),
         sin=parts.sin.data_ptr(),
         norm=parts.norm.data_ptr(),
+        embedding_weight=parts.embedding.struct(None),
         head=parts.head.weight.struct(parts.head.bias),
         layers=layers,
     )
-    if isinstance(parts.embedding, Tensor):
-        model.embedding = parts.embedding.data_ptr()
-    else:
-        model.embedding_weight = parts.embedding.struct(None)
-    return model
 
 
 def _layer(parts: LayerParts) -> Layer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import Weight
-from executor_service.kernels.weight_rows import Blocks, Rows, WeightKind
+from executor_service.kernels.weight_rows import Blocks, Rows, WeightKind, WeightRule
 
 _PARTS = 7
 _ALIGNMENT = 64
@@ -48,12 +49,11 @@ class NativeWeight:
         self._arrays: dict[int, ctypes.Array[Weight]] = {}
 
     @property
-    def kinds(self) -> tuple[WeightKind, ...]:
-        return tuple(part.kind for part in self._parts)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(part.data.numel() for part in self._parts)
+    def bytes_by_kind(self) -> Counter[WeightKind]:
+        counter: Counter[WeightKind] = Counter()
+        for part in self._parts:
+            counter[part.kind] += part.data.numel()
+        return counter
 
     def struct(self, bias: Tensor | None) -> Weight:
         """Points into this object and the bias: both must outlive it."""
@@ -79,9 +79,7 @@ class NativeWeight:
 class _Part:
     """Rows of one kind."""
 
-    def __init__(
-        self, kind: WeightKind, out_features: int, in_features: int, data: Tensor
-    ) -> None:
+    def __init__(self, kind: WeightKind, out_features: int, in_features: int, data: Tensor) -> None:
         self.kind = kind
         self.out_features = out_features
         self.in_features = in_features
@@ -98,26 +96,16 @@ class _Part:
 
 
 def pack(
-    library: Library, arena: WeightArena, rows: Sequence[Rows], float_kind: WeightKind
+    library: Library, arena: WeightArena, rows: Sequence[Rows], rule: WeightRule
 ) -> NativeWeight:
-    """Stacks the rows. Float ones become `float_kind` where they are whole groups of it."""
+    """Stacks the rows; neighbours of one kind become one part."""
     runs: list[tuple[WeightKind, list[Rows]]] = []
     for part in rows:
-        kind = _kind_of(part, float_kind)
+        kind = rule.kind_of(part)
         if not runs or runs[-1][0] is not kind:
             runs.append((kind, []))
         runs[-1][1].append(part)
     return NativeWeight([_pack_run(library, arena, kind, run) for kind, run in runs])
-
-
-def pack_float32(library: Library, weight: Tensor) -> NativeWeight:
-    return pack(library, WeightArena(), [weight], WeightKind.FLOAT32)
-
-
-def _kind_of(part: Rows, float_kind: WeightKind) -> WeightKind:
-    if isinstance(part, Blocks):
-        return part.kind
-    return WeightKind.FLOAT32 if part.shape[1] % float_kind.block_size else float_kind
 
 
 def _pack_run(

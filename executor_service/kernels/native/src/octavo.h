@@ -51,6 +51,9 @@ void oct_linear_part(const oct_weight *w, const void *x_prepared, int32_t num_ro
 /* One row of the weight as float32 [in_features], without bias: the embedding of a tied model. */
 void oct_weight_row(const oct_weight *w, int32_t row, float *y);
 
+/* y[num_rows, in]: rows `ids` of the weight. Opens a parallel region. */
+void oct_embed(const oct_weight *w, const int64_t *ids, int32_t num_rows, float *y);
+
 /* Bytes of a packed weight; to be zeroed before rows are packed, and 64-byte aligned. */
 size_t oct_packed_bytes(int32_t kind, int32_t out_features, int32_t in_features);
 /* Bytes of one row as `oct_pack` reads it: blocks as a GGUF file has them, or floats for float32 and

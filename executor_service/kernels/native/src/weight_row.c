@@ -102,3 +102,10 @@ void oct_weight_row(const oct_weight *w, int32_t row, float *y)
         break;
     }
 }
+
+void oct_embed(const oct_weight *w, const int64_t *ids, int32_t num_rows, float *y)
+{
+#pragma omp parallel for schedule(static)
+    for (int32_t i = 0; i < num_rows; i++)
+        oct_weight_row(w, (int32_t)ids[i], y + (size_t)i * (size_t)w->in_features);
+}
