@@ -34,7 +34,9 @@ class ExecutorConfig:
         help="of weights on the CPU; auto: as the file stores them, none: float32",
     )
     kv_cache_dtype: str = option(
-        "auto", choices=("auto", "float32", "float16", "bfloat16"), help="of the KV pool"
+        "auto",
+        choices=("auto", "float32", "float16", "bfloat16", "int8"),
+        help="of the KV pool; auto on the CPU: float16 beside quantized weights, else float32",
     )
     device: str = option(
         "cpu", choices=("cpu", "cuda"), help="cuda: the first visible NVIDIA GPU, by Triton kernels"

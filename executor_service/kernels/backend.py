@@ -62,6 +62,11 @@ class Backend(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of the pool: what `allocate_kv` would take now that the weights are packed."""
+        ...
+
+    @property
     def weight_rules(self) -> WeightRules:
         """What weights are packed as."""
         ...

@@ -30,6 +30,7 @@ class CpuBackend:
 
     device = torch.device("cpu")
     dtype = torch.float32
+    kv_dtype = torch.float32
     weight_rules = EXACT_WEIGHTS
 
     def __init__(self) -> None:

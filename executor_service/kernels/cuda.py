@@ -37,6 +37,7 @@ class CudaBackend:
     ) -> None:
         self.device = device
         self.dtype = dtype
+        self.kv_dtype = dtype
         self._config = attention_config(shape, dtype, arch)
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:

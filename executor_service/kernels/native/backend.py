@@ -52,9 +52,10 @@ class NativeBackend:
         library: Library,
         *,
         num_threads: int,
-        kv_dtype: torch.dtype = torch.float32,
+        kv_dtype: torch.dtype | None = None,
         weight_rules: WeightRules = EXACT_WEIGHTS,
     ) -> None:
+        """`kv_dtype`: None is float32 beside float32 weights, else float16."""
         self.weight_rules = weight_rules
         self._arena = WeightArena()
         self._kinds: Counter[WeightKind] = Counter()
@@ -62,6 +63,12 @@ class NativeBackend:
         self.num_threads = num_threads
         self._kv_dtype = kv_dtype
         self._workspace = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        if self._kv_dtype is not None:
+            return self._kv_dtype
+        return torch.float32 if set(self._kinds) <= {WeightKind.FLOAT32} else torch.float16
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
         packed = weights.pack(self.library, self._arena, rows, rule)
@@ -144,7 +151,7 @@ class NativeBackend:
         return y
 
     def allocate_kv(self, shape: KVShape) -> KVStorage:
-        return cast(KVStorage, native_kv.allocate(self.library, shape, self._kv_dtype))
+        return cast(KVStorage, native_kv.allocate(self.library, shape, self.kv_dtype))
 
     def begin_step(self, layout: StepLayout, kv: KVStorage) -> NativeStep:
         starts, lengths = layout.starts.contiguous(), layout.lengths.contiguous()

@@ -19,8 +19,6 @@
 #define MAX_ROWS 2
 #endif
 
-#define UNROLL _Pragma("GCC unroll 16")
-
 ALWAYS_INLINE int32_t rows_at_once(int32_t num_rows)
 {
     static const int8_t sizes[13] = {0, 1, 2, 3, 4, 4, 6, 6, 6, 6, 6, 6, 12};

@@ -28,6 +28,7 @@
 #define TILE 16
 #define TILE_VECTORS (TILE / LANES)
 
+#define UNROLL _Pragma("GCC unroll 16")
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(LANES * 4)));
