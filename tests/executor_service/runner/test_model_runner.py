@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from common.plan import ErrorCode, SamplingParams, SequenceId, StepPlan
+from common.plan import ErrorCode, SamplingParams, SequenceId, StepPlan, StepResult
 from executor_service.runner.model_runner import ModelRunner
 from tests.support.plans import GREEDY, add_chunk, make_spec
 from tests.support.tiny_llama import VOCAB_SIZE, reference_logits, tiny_model
-from tests.support.tiny_runner import Driver, generate
+from tests.support.tiny_runner import Driver, Running, generate
 
 NUM_OUTPUTS = 12
 
@@ -186,19 +186,29 @@ def test_a_poisoned_history_fails_its_own_sequence(runner: ModelRunner) -> None:
 
 
 def test_c55_ids_beyond_the_vocabulary_leave_the_neighbours_alone(runner: ModelRunner) -> None:
-    plain = [(prompt(10 + i, i), GREEDY) for i in range(4)]
-    expected = generate(runner, plain, 1)
+    """Their tokens and, bit by bit, their logprobs are as without the second request."""
+    scored = params(temperature=0.0, num_logprobs=20)
     stops = (VOCAB_SIZE + 5, 2**31 - 1, -1)
     wrong = params(temperature=0.0, stop_token_ids=stops, min_tokens=4)
     driver = Driver(runner)
-    sequences = [
-        driver.start(tokens, wrong if i == 1 else sampling, 1)
-        for i, (tokens, sampling) in enumerate(plain)
-    ]
-    driver.run(sequences, 1)
+
+    def step(*numbers: int) -> tuple[StepResult, list[Running]]:
+        sequences = [
+            driver.start(prompt(10 + i, i), wrong if i == 1 else scored, 1) for i in numbers
+        ]
+        result = driver.step(sequences, 512)
+        for sequence in sequences:
+            driver.finish(sequence)
+        return result, sequences
+
+    expected, _ = step(0, 2, 3)
+    found, sequences = step(0, 1, 2, 3)
     assert [error.code for error in sequences[1].errors] == [ErrorCode.INVALID_PLAN]
-    for i in (0, 2, 3):
-        assert sequences[i].outputs == expected[i]
+    assert not any(sequences[i].errors for i in (0, 2, 3))
+    assert expected.logprobs is not None
+    assert found.logprobs is not None
+    assert [found.logprobs[i] for i in (0, 2, 3)] == list(expected.logprobs)
+    assert [found.tokens[i] for i in (0, 2, 3)] == expected.tokens.tolist()
 
 
 def test_c58_logprobs_are_of_the_sampled_token_whatever_the_sampling(runner: ModelRunner) -> None:

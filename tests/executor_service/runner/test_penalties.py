@@ -43,6 +43,26 @@ def test_c52_frequency_counts_outputs() -> None:
     assert moved[5][1] == pytest.approx(moved[5][0] - 2 * 0.5)
 
 
+@pytest.mark.parametrize(
+    ("fields", "outputs", "expected"),
+    [
+        ({"repetition_penalty": 2.0}, [], {7, 9}),
+        ({"repetition_penalty": 2.0}, [5], {5, 7, 9}),
+        ({"presence_penalty": 1.5}, [], set()),
+        ({"presence_penalty": 1.5}, [5], {5}),
+        ({"frequency_penalty": 0.5}, [], set()),
+        ({"frequency_penalty": 0.5}, [5], {5}),
+    ],
+)
+def test_c52_the_first_step_has_a_prompt_and_the_second_an_output(
+    fields: dict[str, float], outputs: list[int], expected: set[int]
+) -> None:
+    before = np.linspace(-3, 3, 12, dtype=np.float32)
+    after = before.copy()
+    adjust(after, SamplingParams(**fields), array("i", [*HISTORY[:4], *outputs]), NUM_PROMPT)  # type: ignore[arg-type]
+    assert set(np.flatnonzero(before != after).tolist()) == expected
+
+
 def test_bias_comes_before_repetition() -> None:
     before, after = changes(repetition_penalty=2.0, logit_bias=((5, 10.0),))[5]
     assert after == pytest.approx((before + 10) / 2)

@@ -1,4 +1,4 @@
-"""Chats that the model's template, or the server before it, refuses. C numbers name acceptance cases."""
+"""Chats that the template, or the server before it, refuses. C numbers name acceptance cases."""
 
 from __future__ import annotations
 

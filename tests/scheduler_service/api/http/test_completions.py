@@ -205,14 +205,19 @@ async def test_an_echo_comes_before_the_outputs_in_text_and_logprobs(
         assert streamed == whole["logprobs"][part]
 
 
+@pytest.mark.parametrize("tokens_per_update", [1, 8])
 @pytest.mark.parametrize("count", [0, 1, 5])
 async def test_c58_logprobs_show_the_sampled_token_and_the_best(
-    client: httpx.AsyncClient, script: Script, count: int
+    client: httpx.AsyncClient,
+    script: Script,
+    connection: FakeEngineConnection,
+    count: int,
+    tokens_per_update: int,
 ) -> None:
     ids = script.say(TEXT * 3)
-    answer = (
-        await client.post(URL, json=body(logprobs=count, max_tokens=200, stop=["France"]))
-    ).json()
+    connection._tokens_per_update = tokens_per_update
+    asked = body(logprobs=count, max_tokens=200, stop=["France"])
+    answer = (await client.post(URL, json=asked)).json()
     choice = answer["choices"][0]
     logprobs = choice["logprobs"]
     num_tokens = answer["usage"]["completion_tokens"]
@@ -220,6 +225,14 @@ async def test_c58_logprobs_show_the_sampled_token_and_the_best(
     assert {len(entries) for entries in logprobs.values()} == {num_tokens}
     assert "".join(logprobs["tokens"]) == choice["text"] + "France"
     assert set(logprobs["token_logprobs"]) == {-9.0}
+    whole_text = choice["text"] + "France"
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert whole_text[offset:].startswith(token)
+    assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
+    chunks = events_of(await client.post(URL, json=asked | {"stream": True}))
+    for part in logprobs:
+        told = [entry for c in chunks for entry in c["choices"][0]["logprobs"][part]]
+        assert told == logprobs[part]
     for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
         assert top[token] == -9.0
         assert len(top) <= count + 1
