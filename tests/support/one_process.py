@@ -152,9 +152,10 @@ class OneProcess:
         self.loop = loop
         self.connection = connection
         self.http_address = addresses["http"]
+        self.grpc_address = addresses["grpc"]
         self.http = httpx.AsyncClient(base_url=f"http://{self.http_address}", timeout=PATIENCE_S)
         self.channel = grpc.aio.insecure_channel(
-            addresses["grpc"], options=channel_options(Link.PUBLIC)
+            self.grpc_address, options=channel_options(Link.PUBLIC)
         )
         self.stub = inference_pb2_grpc.InferenceStub(self.channel)
 
