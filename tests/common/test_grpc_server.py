@@ -87,7 +87,7 @@ def test_frozen_peer_is_seen_within_3_seconds_on_the_internal_link() -> None:
 
 
 @pytest.mark.parametrize("link", Link)
-def test_messages_of_256_mib_pass_at_both_ends(link: Link) -> None:
+def test_c80_messages_of_256_mib_pass_at_both_ends(link: Link) -> None:
     for options in (channel_options(link), server_options(link)):
         assert dict(options)["grpc.max_receive_message_length"] == 256 << 20
         assert dict(options)["grpc.max_send_message_length"] == 256 << 20

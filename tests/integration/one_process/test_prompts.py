@@ -5,16 +5,19 @@ C numbers name acceptance cases.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import pytest_asyncio
 
 from executor_service.runner.model_runner import ModelRunner
+from proto import inference_pb2 as pb
 from scheduler_service.api.generate_request import MAX_TOTAL_CHOICES
 from scheduler_service.core.events import SequenceKey
 from tests.support.builders import make_limits, make_request, random_ids
@@ -166,3 +169,43 @@ def test_c14_twins_never_see_a_block_that_nobody_has_written(
         key = SequenceKey(request.request_id, 0)
         assert engine.choices[key].token_ids == alone.choices[key].token_ids
     assert engine.scheduler.counters.num_voided_steps > 0
+
+
+async def test_c80_a_prompt_of_a_million_and_a_half_ids_is_refused_and_harms_nobody(
+    whole: OneProcess,
+) -> None:
+    beside = asyncio.create_task(whole.token_ids(prompt=[5, 6], max_tokens=200, ignore_eos=True))
+    few_bytes, many_bytes = [7] * 1_500_000, [100_000] * 1_500_000
+    response = await whole.http.post(URL, json={"prompt": few_bytes})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "prompt"
+    response = await whole.http.post(URL, json={"prompt": many_bytes})
+    assert response.status_code == 413
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        async for _ in whole.stub.Generate(
+            pb.GenerateRequest(token_ids=pb.TokenIds(ids=many_bytes))
+        ):
+            pass
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "1500000" in (raised.value.details() or "")
+    assert len(await beside) == 200
+    await whole.check_clean()
+
+
+async def test_c80_logprobs_of_a_long_prompt_come_whole(whole: OneProcess) -> None:
+    """Two thousand positions with twenty candidates each, in one reply over every hop."""
+    prompt = random_ids(80, 2001, VOCAB_SIZE)
+    request = pb.GenerateRequest(
+        token_ids=pb.TokenIds(ids=prompt),
+        sampling=pb.SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=20),
+    )
+    told = [
+        entry async for reply in whole.stub.Generate(request) for entry in reply.prompt_logprobs
+    ]
+    assert [len(entry.top_token_ids) for entry in told] == [20] * 2000
+    body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 20}
+    (choice,) = (await whole.complete(**body))["choices"]
+    rows = zip(choice["prompt_logprobs"][1:], prompt[1:], strict=True)
+    shown = [row[str(token)]["logprob"] for row, token in rows]
+    assert shown == pytest.approx([entry.logprob for entry in told], abs=1e-6)
+    await whole.check_clean()
