@@ -68,7 +68,8 @@ class PlanChecker:
             problem = self._chunk_problem(plan, i)
             if spec.sequence_id in repeated:
                 problem = "the sequence has two chunks in one step"
-            num_tokens += max(0, plan.lengths[i])
+            if problem is None:
+                num_tokens += plan.lengths[i]
             if problem is None and num_tokens > self._spec.max_num_batched_tokens:
                 problem = f"the step exceeds {self._spec.max_num_batched_tokens} tokens"
             if problem is None and i >= self._spec.max_rows:
