@@ -143,6 +143,17 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(self.lengths)
 
+    @property
+    def num_attended(self) -> int:
+        """Positions that each token attends to, itself included, over all tokens."""
+        decodes = self.num_decodes
+        prompts = zip(self.starts[decodes:], self.lengths[decodes:], strict=True)
+        return (
+            sum(self.starts[:decodes])
+            + decodes
+            + sum(length * start + length * (length + 1) // 2 for start, length in prompts)
+        )
+
     def tokens(self, chunk: int) -> TokenView:
         return TokenView(self.token_buffers[chunk], self.token_lengths[chunk])
 

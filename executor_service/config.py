@@ -26,10 +26,17 @@ class ExecutorConfig:
     dtype: str = option(
         "auto",
         choices=("auto", "float32", "float16", "bfloat16"),
-        help="of weights and activations",
+        help="of weights and activations; float32 dequantizes a GGUF file",
+    )
+    quantization: str = option(
+        "auto",
+        choices=("auto", "none", "int8", "q4_0", "q4_1", "q8_0", "q4_k", "q6_k"),
+        help="of weights on the CPU; auto: as the file stores them, none: float32",
     )
     kv_cache_dtype: str = option(
-        "auto", choices=("auto", "float32", "float16", "bfloat16"), help="of the KV pool"
+        "auto",
+        choices=("auto", "float32", "float16", "bfloat16", "int8"),
+        help="of the KV pool; auto on the CPU: float16 beside quantized weights, else float32",
     )
     device: str = option(
         "cpu", choices=("cpu", "cuda"), help="cuda: the first visible NVIDIA GPU, by Triton kernels"
@@ -63,6 +70,7 @@ class ExecutorConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        self._check_quantization()
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
         for name in ("port", "metrics_port"):
@@ -71,3 +79,12 @@ class ExecutorConfig:
                 raise ConfigError(f"--{name.replace('_', '-')} must be below 65536, not {value}")
         if self.shutdown_timeout < 0:
             raise ConfigError("--shutdown-timeout must not be negative")
+
+    def _check_quantization(self) -> None:
+        if self.quantization in ("auto", "none"):
+            return
+        flag = f"--quantization {self.quantization}"
+        if self.dtype != "auto":
+            raise ConfigError(f"{flag} and --dtype {self.dtype} contradict each other")
+        if self.device != "cpu":
+            raise ConfigError(f"{flag}: --device {self.device} has no quantized weights")

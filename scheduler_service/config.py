@@ -44,6 +44,11 @@ class SchedulerConfig:
         DEFAULT_MAX_NUM_BATCHED_TOKENS,
         help="most tokens in one step: more finish prompts sooner, fewer disturb decodes less",
     )
+    max_decode_stall: float = option(
+        2.0,
+        help="while sequences decode, a step takes no more prompt tokens than make it so many times"
+        " as long as one of decodes alone; inf: as many as --max-num-batched-tokens",
+    )
     enable_prefix_caching: bool = option(True, help="reuse the KV of equal prefixes")
     max_num_waiting: int = option(
         1024, help="most sequences in the queue; beyond it requests are refused (429)"
@@ -134,6 +139,8 @@ class SchedulerConfig:
                 raise ConfigError(f"{flag}: {value} is below 1")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len: {self.max_model_len} holds no prompt and output")
+        if not self.max_decode_stall >= 1.0:
+            raise ConfigError(f"--max-decode-stall: {self.max_decode_stall} is below 1")
         if self.run_ahead_depth not in (1, 2):
             raise ConfigError(f"--run-ahead-depth: {self.run_ahead_depth} is neither 1 nor 2")
 

@@ -7,11 +7,14 @@ to valid indices; nothing is checked here (the runner's validation stands before
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NewType, Protocol
 
 import torch
 from torch import Tensor
+
+from executor_service.kernels.weight_rows import Rows, WeightRule, WeightRules
 
 PackedWeight = NewType("PackedWeight", Tensor)
 """A weight [out_features, in_features] in the layout one backend multiplies by."""
@@ -50,7 +53,7 @@ class StepLayout:
 
 
 class Backend(Protocol):
-    """One device. `dtype` is that of activations and weights."""
+    """One device. `dtype` is that of activations, and of weights where no rule says otherwise."""
 
     @property
     def device(self) -> torch.device: ...
@@ -58,8 +61,39 @@ class Backend(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def prepare_weight(self, weight: Tensor) -> PackedWeight:
-        """Packs [out_features, in_features] once, at load."""
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of the pool: what `allocate_kv` would take now that the weights are packed."""
+        ...
+
+    @property
+    def weight_rules(self) -> WeightRules:
+        """What weights are packed as."""
+        ...
+
+    def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
+        """Packs once, at load, what stacks up to [out_features, in_features].
+
+        There are no Blocks of a kind that `rule` does not keep.
+        """
+        ...
+
+    def prepare_embedding(self, rows: Rows) -> PackedWeight:
+        """Packs [vocab_size, hidden] for `embed`."""
+        ...
+
+    def prepare_tied_head(self, embedding: PackedWeight) -> PackedWeight:
+        """What `prepare_embedding` returned as a weight for `linear`; the same one if it can be."""
+        ...
+
+    def weight_bytes(self, weight: PackedWeight) -> int: ...
+
+    def weights_dtype(self) -> str:
+        """What is packed so far, the most bytes first, e.g. float32 or q4_k+q6_k."""
+        ...
+
+    def embed(self, weight: PackedWeight, token_ids: Tensor) -> Tensor:
+        """int64 [num_tokens] -> [num_tokens, hidden]"""
         ...
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:

@@ -7,6 +7,9 @@ elementwise or a reduction within one row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -14,6 +17,7 @@ from executor_service.kernels import cpu_kv
 from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
 from executor_service.kernels.cpu_attention import CpuAttention
 from executor_service.kernels.cpu_step import CpuStep, begin_step
+from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
 _PACKS = torch.backends.mkldnn.is_available()
 """Without oneDNN weights stay as they are: slower, and rows may differ in their last bits."""
@@ -26,15 +30,29 @@ class CpuBackend:
 
     device = torch.device("cpu")
     dtype = torch.float32
+    kv_dtype = torch.float32
+    weight_rules = EXACT_WEIGHTS
 
     def __init__(self) -> None:
         self._attention = CpuAttention()
 
-    def prepare_weight(self, weight: Tensor) -> PackedWeight:
-        if not _PACKS:
-            return PackedWeight(weight.contiguous())
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        return PackedWeight(packed)
+    def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
+        return _packed(torch.cat(cast(list[Tensor], rows)))
+
+    def prepare_embedding(self, rows: Rows) -> PackedWeight:
+        return PackedWeight(cast(Tensor, rows).contiguous())
+
+    def prepare_tied_head(self, embedding: PackedWeight) -> PackedWeight:
+        return _packed(embedding)
+
+    def weight_bytes(self, weight: PackedWeight) -> int:
+        return weight.numel() * weight.element_size()
+
+    def weights_dtype(self) -> str:
+        return "float32"
+
+    def embed(self, weight: PackedWeight, token_ids: Tensor) -> Tensor:
+        return weight.index_select(0, token_ids)
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         if not _PACKS:
@@ -91,3 +109,10 @@ class CpuBackend:
 
     def fill_blocks(self, kv: KVStorage, block_ids: Tensor, value: float) -> None:
         kv[:, :, block_ids] = value
+
+
+def _packed(weight: Tensor) -> PackedWeight:
+    if not _PACKS:
+        return PackedWeight(weight)
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    return PackedWeight(packed)

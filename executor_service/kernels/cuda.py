@@ -7,6 +7,8 @@ tested on machines without a GPU.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from executor_service.kernels.decode_buffers import DecodeBuffers
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.paged_attention import paged_attention
 from executor_service.kernels.prefill_attention import prefill_attention
+from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
 # Triton reads it at each compilation. The default is about to change between its versions, and
 # says so on every start; a product of a sum and a factor in one instruction is what is tested.
@@ -27,15 +30,34 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 class CudaBackend:
     """`Backend` on one GPU, for models of one attention shape."""
 
+    weight_rules = EXACT_WEIGHTS
+
     def __init__(
         self, device: torch.device, dtype: torch.dtype, shape: AttentionShape, arch: int
     ) -> None:
         self.device = device
         self.dtype = dtype
+        self.kv_dtype = dtype
         self._config = attention_config(shape, dtype, arch)
 
-    def prepare_weight(self, weight: Tensor) -> PackedWeight:
-        return PackedWeight(weight.to(self.device, self.dtype).contiguous())
+    def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
+        weight = torch.cat(cast(list[Tensor], rows))
+        return PackedWeight(weight.to(self.device, self.dtype))
+
+    def prepare_embedding(self, rows: Rows) -> PackedWeight:
+        return PackedWeight(cast(Tensor, rows).to(self.device, self.dtype).contiguous())
+
+    def prepare_tied_head(self, embedding: PackedWeight) -> PackedWeight:
+        return embedding
+
+    def weight_bytes(self, weight: PackedWeight) -> int:
+        return weight.numel() * weight.element_size()
+
+    def weights_dtype(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    def embed(self, weight: PackedWeight, token_ids: Tensor) -> Tensor:
+        return weight.index_select(0, token_ids)
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         return torch.nn.functional.linear(x, weight, bias)

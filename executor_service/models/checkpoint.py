@@ -13,6 +13,7 @@ from common.errors import ModelError
 from executor_service.models.config import ModelConfig, from_hf
 from executor_service.models.gguf_config import hf_config
 from executor_service.models.gguf_file import GGUFFile
+from executor_service.models.gguf_source import GGUFSource
 from executor_service.models.model_files import directory_files, gguf_files
 from executor_service.models.safetensors_source import SafetensorsSource
 from executor_service.models.weights import WeightSource
@@ -37,9 +38,6 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _open_gguf(path: Path) -> Checkpoint:
-    # Here, as a machine that serves from HF directories alone need not have the package gguf.
-    from executor_service.models.gguf_source import GGUFSource
-
     file = GGUFFile(path)
     hf = hf_config(file)
     config = from_hf(hf)

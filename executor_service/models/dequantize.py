@@ -1,35 +1,81 @@
 """GGUF blocks to float32, with the very values of the `gguf` library.
 
-The three most common kinds are done here in whole-array steps, six times as fast as the library's
-way, which works on rows of 16; all others are left to it.
+The most common kinds are done here in whole-array steps, six times as fast as the library's way,
+which works on rows of 16; all others are left to it. It is imported only for those: that takes a
+second, and most files need none of it.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize as library_dequantize
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-_PLAIN = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
 _ROW_GROUP = 16
 """Rows that the library takes at a time, however short they are."""
 
 
-def dequantize(data: Bytes, kind: GGMLQuantizationType) -> Floats:
-    """Whole blocks, flat. Raises NotImplementedError for a kind that the library does not know."""
-    if kind in _PLAIN:
-        return data.view(_PLAIN[kind]).astype(np.float32)
-    if kind in _FAST:
-        return _FAST[kind](data.reshape(-1, GGML_QUANT_SIZES[kind][1])).reshape(-1)
-    num_blocks = len(data) // GGML_QUANT_SIZES[kind][1]
-    rows = _ROW_GROUP if num_blocks % _ROW_GROUP == 0 else 1
-    values: Floats = library_dequantize(data.reshape(rows, -1), kind)
+class GGUFType(enum.IntEnum):
+    """The types that are known here, by their number in a file."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q8_0 = 8
+    Q4_K = 12
+    Q6_K = 14
+
+
+_BLOCKS = {
+    GGUFType.F32: (1, 4),
+    GGUFType.F16: (1, 2),
+    GGUFType.Q4_0: (32, 18),
+    GGUFType.Q4_1: (32, 20),
+    GGUFType.Q8_0: (32, 34),
+    GGUFType.Q4_K: (256, 144),
+    GGUFType.Q6_K: (256, 210),
+}
+
+
+def block_of(type_id: int) -> tuple[int, int]:
+    """Elements and bytes of one block. Raises ValueError for an unknown type."""
+    if type_id in _BLOCKS:
+        return _BLOCKS[GGUFType(type_id)]
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    elements, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(type_id)]
+    return int(elements), int(num_bytes)
+
+
+def type_name(type_id: int) -> str:
+    """Raises ValueError for an unknown type."""
+    if type_id in _BLOCKS:
+        return GGUFType(type_id).name
+    from gguf import GGMLQuantizationType
+
+    return str(GGMLQuantizationType(type_id).name)
+
+
+def dequantize(data: Bytes, type_id: int) -> Floats:
+    """Whole blocks, flat. Raises NotImplementedError for a type that the library cannot read."""
+    if type_id == GGUFType.F32:
+        return data.view(np.float32)
+    if type_id == GGUFType.F16:
+        return data.view(np.float16).astype(np.float32)
+    num_bytes = block_of(type_id)[1]
+    if type_id in _FAST:
+        return _FAST[GGUFType(type_id)](data.reshape(-1, num_bytes)).reshape(-1)
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize as library_dequantize
+
+    rows = _ROW_GROUP if len(data) // num_bytes % _ROW_GROUP == 0 else 1
+    values: Floats = library_dequantize(data.reshape(rows, -1), GGMLQuantizationType(type_id))
     return values.reshape(-1)
 
 
@@ -66,8 +112,8 @@ def _nibbles(data: Bytes) -> Floats:
     return values
 
 
-_FAST: dict[GGMLQuantizationType, Callable[[Bytes], Floats]] = {
-    GGMLQuantizationType.Q8_0: _q8_0,
-    GGMLQuantizationType.Q4_0: _q4_0,
-    GGMLQuantizationType.Q4_1: _q4_1,
+_FAST: dict[GGUFType, Callable[[Bytes], Floats]] = {
+    GGUFType.Q8_0: _q8_0,
+    GGUFType.Q4_0: _q4_0,
+    GGUFType.Q4_1: _q4_1,
 }

@@ -1,14 +1,15 @@
-"""Weights and config of a GGUF file under HF's names, dequantized to float32."""
+"""Weights of a GGUF file under HF's names, dequantized or in the blocks they are stored in."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from torch import Tensor
 
 from common.errors import ModelError
-from executor_service.models.dequantize import dequantize
+from executor_service.kernels.weight_rows import Blocks, WeightKind
+from executor_service.models.dequantize import GGUFType, block_of, dequantize, type_name
 from executor_service.models.gguf_file import GGUFFile, GGUFTensor
 
 _GLOBAL_NAMES = {
@@ -29,6 +30,13 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_KINDS = {
+    GGUFType.Q4_0: WeightKind.Q4_0,
+    GGUFType.Q4_1: WeightKind.Q4_1,
+    GGUFType.Q8_0: WeightKind.Q8_0,
+    GGUFType.Q4_K: WeightKind.Q4_K,
+    GGUFType.Q6_K: WeightKind.Q6_K,
+}
 _ROPE_DIVISORS = "rope_freqs.weight"
 
 
@@ -47,12 +55,31 @@ class GGUFSource:
         return gguf_name(name) in self._file.tensors
 
     def tensor(self, name: str) -> Tensor:
+        stored, tensor = self._find(name)
+        return self._in_order(stored, _dequantized(self._file, stored, tensor))
+
+    def blocks(self, name: str) -> Blocks | None:
+        stored, tensor = self._find(name)
+        if tensor.type_id not in _KINDS or len(tensor.shape) != 2:
+            return None
+        out_features, in_features = tensor.shape
+        data = torch.from_numpy(_stored(self._file, stored, tensor)).view(out_features, -1)
+        return Blocks(
+            kind=_KINDS[GGUFType(tensor.type_id)],
+            out_features=out_features,
+            in_features=in_features,
+            data=self._in_order(stored, data),
+        )
+
+    def _find(self, name: str) -> tuple[str, GGUFTensor]:
         stored = gguf_name(name)
         if stored not in self._file.tensors:
             raise ModelError(f"{self._file.path} has no tensor {stored!r} (for {name})")
-        tensor = _dequantized(self._file, stored, self._file.tensors[stored])
+        return stored, self._file.tensors[stored]
+
+    def _in_order(self, stored: str, rows: Tensor) -> Tensor:
         part = stored.split(".")[-2]
-        return _unpermuted(tensor, self._heads[part]) if part in self._heads else tensor
+        return _unpermuted(rows, self._heads[part]) if part in self._heads else rows
 
     def rope_divisors(self) -> tuple[float, ...]:
         """What each rotary frequency is divided by; empty if the file has no such tensor."""
@@ -71,20 +98,25 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{_LAYER_NAMES[part]}.{kind}"
 
 
-def _dequantized(file: GGUFFile, name: str, tensor: GGUFTensor) -> Tensor:
+def _stored(file: GGUFFile, name: str, tensor: GGUFTensor) -> npt.NDArray[np.uint8]:
+    """A copy of the tensor's blocks, as its pages in the file are not for writing."""
     try:
-        kind = GGMLQuantizationType(tensor.type_id)
+        block_size, num_bytes = block_of(tensor.type_id)
     except ValueError as error:
         raise ModelError(f"{name} has the unknown type {tensor.type_id}") from error
-    block_size, type_size = GGML_QUANT_SIZES[kind]
-    count = int(np.prod(tensor.shape))
     if not tensor.shape or tensor.shape[-1] % block_size:
-        raise ModelError(f"{name} of shape {tensor.shape} is not whole blocks of {kind.name}")
-    data = file.data(tensor, count // block_size * type_size)
+        kind = type_name(tensor.type_id)
+        raise ModelError(f"{name} of shape {tensor.shape} is not whole blocks of {kind}")
+    return file.data(tensor, int(np.prod(tensor.shape)) // block_size * num_bytes).copy()
+
+
+def _dequantized(file: GGUFFile, name: str, tensor: GGUFTensor) -> Tensor:
+    data = _stored(file, name, tensor)
     try:
-        values = dequantize(data, kind)
+        values = dequantize(data, tensor.type_id)
     except NotImplementedError as error:
-        raise ModelError(f"{name} is stored as {kind.name}, which is not supported") from error
+        kind = type_name(tensor.type_id)
+        raise ModelError(f"{name} is stored as {kind}, which is not supported") from error
     return torch.from_numpy(values.reshape(tensor.shape))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import Backend, KVStorage, PackedWeight
+from executor_service.kernels.weight_rows import Rows, WeightRule
 from executor_service.models.config import ModelConfig
 from executor_service.models.weights import WeightSource
 
@@ -29,28 +30,28 @@ class StepInputs:
 class Linear:
     """One or several projections of the same input, stacked by rows."""
 
-    def __init__(self, backend: Backend, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, backend: Backend, weight: PackedWeight, bias: Tensor | None) -> None:
         self._backend = backend
-        self._weight: PackedWeight = backend.prepare_weight(weight.to(backend.dtype))
-        self._bias = None if bias is None else bias.to(backend.device, backend.dtype)
-        self.num_bytes = weight.numel() * backend.dtype.itemsize
+        self.weight = weight
+        self.bias = None if bias is None else bias.to(backend.device, backend.dtype)
+        self.num_bytes = backend.weight_bytes(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._backend.linear(x, self._weight, self._bias)
+        return self._backend.linear(x, self.weight, self.bias)
 
 
 class RMSNorm:
     def __init__(self, backend: Backend, weight: Tensor, eps: float) -> None:
         self._backend = backend
-        self._weight = weight.to(backend.device, backend.dtype)
-        self._eps = eps
+        self.weight = weight.to(backend.device, backend.dtype)
+        self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._backend.rms_norm(x, self._weight, self._eps)
+        return self._backend.rms_norm(x, self.weight, self.eps)
 
     def after_adding(self, x: Tensor, residual: Tensor) -> Tensor:
         """Adds x to `residual` in place; returns the norm of the sum."""
-        return self._backend.add_rms_norm(x, residual, self._weight, self._eps)
+        return self._backend.add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class Attention:
@@ -65,32 +66,32 @@ class Attention:
         self._head_dim = config.head_dim
         self._query_sizes = [config.num_heads, config.num_kv_heads]
         self._sizes = [config.num_heads + config.num_kv_heads, config.num_kv_heads]
-        self._scale = config.head_dim**-0.5
-        self._qkv = stacked(
+        self.scale = config.head_dim**-0.5
+        self.qkv = stacked(
             backend, source, [prefix + f"{part}_proj" for part in "qkv"], config.qkv_bias
         )
-        self._output = stacked(backend, source, [prefix + "o_proj"], config.output_bias)
-        self.num_bytes = self._qkv.num_bytes + self._output.num_bytes
-        self._norms: tuple[RMSNorm, RMSNorm] | None = None
+        self.output = stacked(backend, source, [prefix + "o_proj"], config.output_bias)
+        self.num_bytes = self.qkv.num_bytes + self.output.num_bytes
+        self.norms: tuple[RMSNorm, RMSNorm] | None = None
         if config.qk_norm:
             q_norm, k_norm = (
                 RMSNorm(backend, source.tensor(f"{prefix}{part}_norm.weight"), config.rms_norm_eps)
                 for part in "qk"
             )
-            self._norms = q_norm, k_norm
+            self.norms = q_norm, k_norm
 
     def __call__(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """[num_tokens, hidden_size] -> the same"""
-        heads = self._qkv(x).view(x.shape[0], -1, self._head_dim)
+        heads = self.qkv(x).view(x.shape[0], -1, self._head_dim)
         rotated, v = heads.split(self._sizes, dim=1)
-        if self._norms is not None:
+        if self.norms is not None:
             q, k = rotated.split(self._query_sizes, dim=1)
-            rotated = torch.cat((self._norms[0](q), self._norms[1](k)), dim=1)
+            rotated = torch.cat((self.norms[0](q), self.norms[1](k)), dim=1)
         rotated = self._backend.rotary(rotated, inputs.cos, inputs.sin)
         q, k = rotated.split(self._query_sizes, dim=1)
         self._backend.write_kv(inputs.kv, self._index, k, v, inputs.step)
-        mixed = self._backend.attention(q, inputs.kv, self._index, self._scale, inputs.step)
-        return self._output(mixed.view(x.shape[0], -1))
+        mixed = self._backend.attention(q, inputs.kv, self._index, self.scale, inputs.step)
+        return self.output(mixed.view(x.shape[0], -1))
 
 
 class FeedForward:
@@ -102,17 +103,25 @@ class FeedForward:
         prefix = f"model.layers.{index}.mlp."
         self._backend = backend
         names = [prefix + "gate_proj", prefix + "up_proj"]
-        self._gate_up = stacked(backend, source, names, config.mlp_bias)
-        self._down = stacked(backend, source, [prefix + "down_proj"], config.mlp_bias)
-        self.num_bytes = self._gate_up.num_bytes + self._down.num_bytes
+        self.gate_up = stacked(backend, source, names, config.mlp_bias)
+        self.down = stacked(backend, source, [prefix + "down_proj"], config.mlp_bias)
+        self.num_bytes = self.gate_up.num_bytes + self.down.num_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._down(self._backend.silu_mul(self._gate_up(x)))
+        return self.down(self._backend.silu_mul(self.gate_up(x)))
+
+
+def stored_rows(source: WeightSource, name: str, rule: WeightRule) -> Rows:
+    """As they are stored, if the rule keeps that kind."""
+    blocks = source.blocks(name)
+    return blocks if blocks is not None and blocks.kind in rule.kept else source.tensor(name)
 
 
 def stacked(backend: Backend, source: WeightSource, names: Sequence[str], bias: object) -> Linear:
     """One Linear of the named projections; `bias` says whether they have one."""
-    weight = torch.cat([source.tensor(f"{name}.weight") for name in names])
+    rule = backend.weight_rules.linears
+    rows = [stored_rows(source, f"{name}.weight", rule) for name in names]
+    weight = backend.prepare_weight(rows, rule)
     if not bias:
         return Linear(backend, weight, None)
     return Linear(backend, weight, torch.cat([source.tensor(f"{name}.bias") for name in names]))

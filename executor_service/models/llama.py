@@ -19,6 +19,7 @@ from executor_service.models.layers import (
     Linear,
     RMSNorm,
     StepInputs,
+    stored_rows,
 )
 from executor_service.models.rope import angle_table, inverse_frequencies, magnitude
 from executor_service.models.weights import Progress, WeightSource
@@ -51,21 +52,26 @@ class LlamaModel:
     ) -> None:
         self._backend = backend
         self.config = config
-        embedding = source.tensor("model.embed_tokens.weight")
-        self._embedding = embedding.to(backend.device, backend.dtype)
-        self._layers: list[Layer] = []
+        rule = backend.weight_rules.embeddings
+        embedding = stored_rows(source, "model.embed_tokens.weight", rule)
+        self.embedding = backend.prepare_embedding(embedding)
+        self.layers: list[Layer] = []
         for index in range(config.num_layers):
             progress(index, config.num_layers, "weights")
-            self._layers.append(Layer(backend, config, source, index))
+            self.layers.append(Layer(backend, config, source, index))
         norm = source.tensor("model.norm.weight")
-        self._norm = RMSNorm(backend, norm, config.rms_norm_eps)
-        tied = config.tie_word_embeddings
-        self._head = Linear(backend, embedding if tied else source.tensor("lm_head.weight"), None)
+        self.norm = RMSNorm(backend, norm, config.rms_norm_eps)
+        if config.tie_word_embeddings:
+            head = backend.prepare_tied_head(self.embedding)
+        else:
+            head = backend.prepare_weight([stored_rows(source, "lm_head.weight", rule)], rule)
+        self.head = Linear(backend, head, None)
         inverse = inverse_frequencies(config.rope, config.head_dim)
         cos, sin = angle_table(inverse, magnitude(config.rope), max_positions)
-        self._cos, self._sin = cos.to(backend.device), sin.to(backend.device)
-        self.num_bytes = embedding.numel() * backend.dtype.itemsize + self._head.num_bytes
-        self.num_bytes += sum(layer.num_bytes for layer in self._layers)
+        self.cos, self.sin = cos.to(backend.device), sin.to(backend.device)
+        self.num_bytes = backend.weight_bytes(self.embedding)
+        self.num_bytes += 0 if head is self.embedding else self.head.num_bytes
+        self.num_bytes += sum(layer.num_bytes for layer in self.layers)
         progress(config.num_layers, config.num_layers, "weights")
 
     def forward(
@@ -85,17 +91,17 @@ class LlamaModel:
         """`forward` over what is on the device already; `step` is the backend's own."""
         inputs = StepInputs(
             kv=kv,
-            cos=self._cos.index_select(0, positions),
-            sin=self._sin.index_select(0, positions),
+            cos=self.cos.index_select(0, positions),
+            sin=self.sin.index_select(0, positions),
             step=step,
         )
-        residual = self._embedding.index_select(0, token_ids)
+        residual = self._backend.embed(self.embedding, token_ids)
         x = torch.zeros_like(residual)
-        for layer in self._layers:
+        for layer in self.layers:
             x = layer.attention(layer.attention_norm.after_adding(x, residual), inputs)
             x = layer.feed_forward(layer.feed_forward_norm.after_adding(x, residual))
-        return self._norm.after_adding(x, residual)
+        return self.norm.after_adding(x, residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[num_rows, hidden] -> [num_rows, vocab_size] float32"""
-        return self._head(hidden).float()
+        return self.head(hidden).float()

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from common.errors import ModelError
+from executor_service.kernels.weight_rows import Blocks
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -35,6 +36,9 @@ class SafetensorsSource:
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
+
+    def blocks(self, name: str) -> Blocks | None:
+        return None
 
     def tensor(self, name: str) -> Tensor:
         if name not in self._file_of:

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from executor_service.kernels.weight_rows import Blocks
+
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) as loading goes on; units are those of the caller."""
 
@@ -15,6 +17,10 @@ class WeightSource(Protocol):
     """An opened checkpoint."""
 
     def __contains__(self, name: str) -> bool: ...
+
+    def blocks(self, name: str) -> Blocks | None:
+        """The same rows as `tensor`, in the blocks they are stored in; None if in no such kind."""
+        ...
 
     def tensor(self, name: str) -> Tensor:
         """float32, in HF's shape and row order. Raises ModelError if it is not there."""

@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Mapping
+
 import torch
 
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
+from executor_service.kernels.backend import Backend
 from executor_service.kernels.cpu import CpuBackend
+from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.build import BuildError
+from executor_service.kernels.native.library import Library, load
+from executor_service.kernels.native.sampling import TokenDraws
 from executor_service.memory.kv_pool import KVPool
 from executor_service.memory.sizing import available_memory
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.native_forward import NativeForward
+from executor_service.runner.native_sampler import NativeSampler
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.weight_choice import wants_blocks, weight_rules
+
+_KV_DTYPES = {
+    "auto": None,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
+
+log = logging.getLogger(__name__)
 
 
 class CpuDevice:
-    """`Device` on the host's cores."""
+    """`Device` on the host's cores: native kernels where they can be built, else torch."""
 
     dtype = torch.float32
 
-    def __init__(self, config: ExecutorConfig) -> None:
-        for flag, value in (("--dtype", config.dtype), ("--kv-cache-dtype", config.kv_cache_dtype)):
-            if value not in ("auto", "float32"):
-                raise ConfigError(f"{flag} {value}: the CPU computes in float32 only")
+    def __init__(self, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> None:
+        if config.dtype not in ("auto", "float32"):
+            raise ConfigError(f"--dtype {config.dtype}: the CPU computes in float32 only")
+        if config.kv_cache_dtype not in _KV_DTYPES:
+            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: not on the CPU")
+        self._kv_dtype = _KV_DTYPES[config.kv_cache_dtype]
+        self._num_threads = config.threads or len(os.sched_getaffinity(0))
+        self._library = _load(environ)
+        self._weight_rules = weight_rules(config)
+        if self._library is None and wants_blocks(config):
+            raise ConfigError(f"--quantization {config.quantization} needs the native kernels")
+        if self._library is None and self._kv_dtype not in (None, torch.float32):
+            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype} needs the native kernels")
 
-    def backend(self, model: ModelConfig, max_model_len: int) -> CpuBackend:
-        return CpuBackend()
+    def backend(self, model: ModelConfig, max_model_len: int) -> Backend:
+        if self._library is None:
+            return CpuBackend()
+        return NativeBackend(
+            self._library,
+            num_threads=self._num_threads,
+            kv_dtype=self._kv_dtype,
+            weight_rules=self._weight_rules,
+        )
 
     def free_bytes(self) -> int:
         return available_memory()
@@ -40,6 +77,22 @@ class CpuDevice:
         model_files: dict[str, bytes],
         model: LlamaModel,
         pool: KVPool,
-        backend: CpuBackend,
+        backend: Backend,
     ) -> ModelRunner:
-        return ModelRunner(spec, model_files, model, pool)
+        if not isinstance(backend, NativeBackend):
+            return ModelRunner(spec, model_files, model, pool)
+        native = NativeForward(model, backend, pool, spec)
+        draws = TokenDraws(backend.library, spec.vocab_size, backend.num_threads)
+        return ModelRunner(
+            spec, model_files, model, pool, forward=native.forward, draw=NativeSampler(draws)
+        )
+
+
+def _load(environ: Mapping[str, str]) -> Library | None:
+    try:
+        return load(environ)
+    except BuildError as error:
+        log.warning(
+            "no native kernels; torch's serve in float32, slower and with more memory: %s", error
+        )
+        return None

@@ -25,7 +25,7 @@ from executor_service.runner.cuda_graphs import (
     bucket_sizes,
 )
 from executor_service.runner.device_sampler import sample_on_device
-from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.model_runner import ModelRunner, with_logits
 from executor_service.runner.spec import ExecutorSpec
 
 _DTYPES = {
@@ -77,9 +77,8 @@ class CudaDevice:
     ) -> ModelRunner:
         sizes = bucket_sizes(min(spec.max_rows, spec.max_num_batched_tokens))
         graphs = DecodeGraphs(model, backend, pool.storage, sizes, self._capture)
-        return ModelRunner(
-            spec, model_files, model, pool, forward=graphs.forward, draw=sample_on_device
-        )
+        forward = with_logits(graphs.forward, model.logits)
+        return ModelRunner(spec, model_files, model, pool, forward=forward, draw=sample_on_device)
 
 
 def open_cuda(config: ExecutorConfig) -> CudaDevice:

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from array import array
+from typing import NamedTuple
 
 import torch
 
@@ -33,6 +34,17 @@ _ROWS_PER_SEQUENCE = 2
 """A sequence that leaves and the one that takes its place may both hold a row for a step."""
 
 
+class LoadedWeights(NamedTuple):
+    dtype: str
+    num_bytes: int
+
+
+class LoadedKV(NamedTuple):
+    dtype: str
+    element_bytes: float
+    pool: KVPool
+
+
 def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
     if config.device == "cpu":
@@ -52,12 +64,17 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Mo
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
-        pool = KVPool(backend, _pool_shape(device, config, checkpoint.config, max_model_len))
-    spec = _spec(config, checkpoint, pool, max_model_len, model.num_bytes, device.dtype)
+        element = _kv_element_bytes(checkpoint.config, backend.kv_dtype)
+        shape = _pool_shape(device, config, checkpoint.config, max_model_len, element)
+        pool = KVPool(backend, shape)
+    weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
+    kv = LoadedKV(str(backend.kv_dtype).removeprefix("torch."), element, pool)
+    spec = _spec(config, checkpoint, max_model_len, weights, kv)
     log.info(
         "model loaded",
         extra={
             "model": spec.model_name,
+            "weights": spec.dtype,
             "weights_mib": spec.weights_bytes // MIB,
             "kv_mib": spec.kv_bytes // MIB,
             "num_blocks": spec.num_blocks,
@@ -80,8 +97,18 @@ def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
     return config.max_model_len or limit
 
 
+def _kv_element_bytes(model: ModelConfig, dtype: torch.dtype) -> float:
+    """int8 has a float32 scale for every head's K and V beside it."""
+    scale_bytes = torch.float32.itemsize if dtype == torch.int8 else 0
+    return dtype.itemsize + scale_bytes / model.head_dim
+
+
 def _pool_shape(
-    device: Device[B], config: ExecutorConfig, model: ModelConfig, max_model_len: int
+    device: Device[B],
+    config: ExecutorConfig,
+    model: ModelConfig,
+    max_model_len: int,
+    element_bytes: float,
 ) -> KVShape:
     pool_bytes = config.kv_cache_memory_bytes
     if pool_bytes is None and config.num_blocks is None:
@@ -98,7 +125,7 @@ def _pool_shape(
         num_layers=model.num_layers,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
-        element_bytes=device.dtype.itemsize,
+        element_bytes=element_bytes,
     )
     return KVShape(
         num_layers=model.num_layers,
@@ -112,18 +139,16 @@ def _pool_shape(
 def _spec(
     config: ExecutorConfig,
     checkpoint: Checkpoint,
-    pool: KVPool,
     max_model_len: int,
-    weights_bytes: int,
-    dtype: torch.dtype,
+    weights: LoadedWeights,
+    kv: LoadedKV,
 ) -> ExecutorSpec:
     model = checkpoint.config
-    dtype_name = str(dtype).removeprefix("torch.")
     return ExecutorSpec(
         fingerprint=checkpoint.fingerprint,
         model_name=config.served_model_name or default_name(config.model),
         block_size=config.block_size,
-        num_blocks=pool.shape.num_blocks,
+        num_blocks=kv.pool.shape.num_blocks,
         max_rows=config.max_num_seqs * _ROWS_PER_SEQUENCE,
         max_model_len=max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -133,14 +158,14 @@ def _spec(
                 num_layers=model.num_layers,
                 num_kv_heads=model.num_kv_heads,
                 head_dim=model.head_dim,
-                element_bytes=dtype.itemsize,
+                element_bytes=kv.element_bytes,
             )
         ),
-        dtype=dtype_name,
-        kv_cache_dtype=dtype_name,
+        dtype=weights.dtype,
+        kv_cache_dtype=kv.dtype,
         device=config.device,
-        weights_bytes=weights_bytes,
-        kv_bytes=pool.num_bytes,
+        weights_bytes=weights.num_bytes,
+        kv_bytes=kv.pool.num_bytes,
     )
 
 

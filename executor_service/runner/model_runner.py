@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +37,18 @@ _MESSAGES = {
     ErrorCode.NO_CANDIDATE: "no token is left to sample from",
 }
 
-Forward = Callable[[InputBatch], Tensor]
-"""Writes a batch's K and V; returns normed hidden states [num_tokens, hidden] on the device."""
+
+class ForwardOutputs(NamedTuple):
+    """On the device, valid until the next forward pass."""
+
+    hidden: Tensor
+    """[num_tokens, hidden] normed"""
+    logits: Tensor | None
+    """[num_rows, vocab_size] float32; None if none were asked for"""
+
+
+Forward = Callable[[InputBatch, Sequence[int]], ForwardOutputs]
+"""Writes a batch's K and V; computes the logits of the named rows of it."""
 Draw = Callable[[Tensor, Sequence[SampleTask]], list[Sampled | ErrorCode]]
 """As `sampler.sample`, for logits where the device has them."""
 
@@ -60,7 +71,7 @@ class ModelRunner:
         self.model_files = model_files
         self.pool = pool
         self._model = model
-        self._forward = forward or self._run_model
+        self._forward = forward or with_logits(self._run_model, model.logits)
         self._draw = draw
         self._checker = PlanChecker(spec)
         self._last = LastSamples()
@@ -85,8 +96,7 @@ class ModelRunner:
         batch = build_batch(plan, checked.chunks, self._last.tokens, self.spec.block_size)
         tasks, rows = self._sample_tasks(plan, checked, batch)
         prepared = time.perf_counter_ns()
-        hidden = self._forward(batch)
-        logits = self._model.logits(hidden[rows]) if rows else None
+        hidden, logits = self._forward(batch, rows)
         step.prompt_logprobs = prompt_logprobs(plan, batch, hidden, self._model.logits)
         forwarded = time.perf_counter_ns()
         if logits is not None:
@@ -132,6 +142,18 @@ class ModelRunner:
         if len(history) < end:
             history.append(self._last.tokens[plan.sequences[chunk].sequence_id])
         return history
+
+
+def with_logits(
+    hidden_of: Callable[[InputBatch], Tensor], logits_of: Callable[[Tensor], Tensor]
+) -> Forward:
+    """A forward pass whose logits are computed after it."""
+
+    def forward(batch: InputBatch, rows: Sequence[int]) -> ForwardOutputs:
+        hidden = hidden_of(batch)
+        return ForwardOutputs(hidden, logits_of(hidden[list(rows)]) if rows else None)
+
+    return forward
 
 
 class _Step:

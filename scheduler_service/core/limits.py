@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -21,6 +22,9 @@ class SchedulerLimits:
     depth: int = 2
     """Steps in flight: 1 waits for each result, 2 plans a step while the one before it runs."""
     enable_prefix_caching: bool = True
+    max_decode_stall: float = math.inf
+    """How many times as long as a step of decodes alone a step may take that computes prompts too,
+    once costs are known. At least 1."""
     max_num_waiting: int = 1 << 30
     """Sequences in the queue before new requests are refused."""
     vocab_size: int = 1 << 31
@@ -29,6 +33,8 @@ class SchedulerLimits:
         for name in ("block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.max_decode_stall >= 1.0:
+            raise ValueError(f"max_decode_stall must be at least 1, not {self.max_decode_stall}")
         if self.depth not in (1, 2):
             raise ValueError(f"depth must be 1 or 2, not {self.depth}")
 

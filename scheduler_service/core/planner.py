@@ -11,7 +11,7 @@ from scheduler_service.core.plan_builder import PlanBuilder
 from scheduler_service.core.room import RoomMaker
 from scheduler_service.core.sequence import Sequence, SequenceStatus
 from scheduler_service.core.state import SchedulerState
-
+from scheduler_service.core.step_budget import DecodeLoad, StepBudget
 
 RUNNING = SequenceStatus.RUNNING
 
@@ -21,13 +21,13 @@ class Planner:
 
     __slots__ = (
         "_block_size",
+        "_budget",
         "_builder",
         "_limits",
         "_num_forks",
         "_num_released",
         "_room",
         "_state",
-        "_tokens",
     )
 
     def __init__(self, state: SchedulerState) -> None:
@@ -45,6 +45,7 @@ class Planner:
         while True:
             self._begin()
             behind = self._plan_decodes()
+            self._bound_prompts()
             self._plan_prompts(behind)
             self._admit_waiting()
             if not self._builder.is_empty:
@@ -55,7 +56,7 @@ class Planner:
     def _begin(self) -> None:
         self._builder = PlanBuilder(self._state.next_step_id)
         self._room = RoomMaker(self._state, self._builder)
-        self._tokens = self._limits.max_num_batched_tokens
+        self._budget = StepBudget(self._limits)
         self._num_forks = 0
         self._num_released = len(self._state.released)
 
@@ -80,7 +81,7 @@ class Planner:
                 if length:
                     behind.append(sequence)
                 continue
-            if len(decodes) == self._tokens:
+            if len(decodes) == self._budget.tokens:
                 break
             has_slot = (
                 sequence.num_planned_tokens < len(sequence.table.buffer) * size
@@ -91,8 +92,21 @@ class Planner:
                 sequence.last_step_id = step_id
                 decodes.append(sequence)
         self._builder.add_decodes(decodes)
-        self._tokens -= len(decodes)
+        self._budget.take_decodes(len(decodes))
         return behind
+
+    def _bound_prompts(self) -> None:
+        """Keeps the step short for those who decode in it."""
+        state, plan = self._state, self._builder.plan
+        if state.costs is None or plan.num_decodes == 0:
+            return
+        places = self._limits.max_num_running - len(state.running)
+        load = DecodeLoad(
+            num_decodes=plan.num_decodes,
+            num_attended=sum(plan.starts) + plan.num_decodes,
+            num_sequences=len(state.running) + max(0, min(places, len(state.waiting))),
+        )
+        self._budget.bound_prompts(state.costs, self._limits.max_decode_stall, load)
 
     def _get_slot(self, sequence: Sequence) -> bool:
         """Whether the next token has a slot of its own; gets one where a block is to be had."""
@@ -104,18 +118,18 @@ class Planner:
 
     def _plan_prompts(self, behind: list[Sequence]) -> None:
         for sequence in behind:
-            if self._tokens == 0:
+            if self._budget.is_spent:
                 break
             if sequence.status is RUNNING:
                 self._plan_chunk(sequence)
 
     def _admit_waiting(self) -> None:
         """New sequences, unless those that run already were short of blocks."""
-        if self._room.is_short or self._tokens == 0 or not len(self._state.waiting):
+        if self._room.is_short or self._budget.is_spent or not len(self._state.waiting):
             return
         admission = Admission(self._state)
         for sequence in list(self._state.waiting):
-            if self._tokens == 0 or admission.is_closed:
+            if self._budget.is_spent or admission.is_closed:
                 break
             if admission.try_admit(sequence):
                 self._plan_chunk(sequence)
@@ -123,14 +137,16 @@ class Planner:
 
     def _plan_chunk(self, sequence: Sequence) -> None:
         """As much of the sequence as budget and blocks allow; samples if that is its end."""
-        length = self._cover(sequence, min(sequence.num_tokens_to_plan, self._tokens))
+        start = sequence.num_planned_tokens
+        allowed = self._budget.prompt_tokens(start, sequence.num_tokens_to_plan)
+        length = self._cover(sequence, allowed)
         if length == sequence.num_tokens_to_plan and not self._may_fork(sequence):
             length -= 1
         if length <= 0:
             return
         is_last = length == sequence.num_tokens_to_plan
         self._builder.add_chunk(sequence, length)
-        self._tokens -= length
+        self._budget.take_prompt(start, length)
         if is_last:
             self._builder.add_sample(sequence)
             if sequence.forks_left:

@@ -19,6 +19,7 @@ from scheduler_service.core.policy import Fcfs, SchedulingPolicy
 from scheduler_service.core.request import FinishReason, PriorOutput, Request
 from scheduler_service.core.sequence import Sequence, SequenceStatus, token_bytes
 from scheduler_service.core.state import SchedulerState
+from scheduler_service.core.step_budget import StepCosts
 
 __all__ = ["Scheduler", "SchedulerLimits"]
 
@@ -109,6 +110,11 @@ class Scheduler:
         return [(sequence.request, _prior_outputs(sequence)) for sequence in taken]
 
     # Steps
+
+    def expect(self, costs: StepCosts) -> None:
+        """What steps take from now on; until the first call nothing bounds prompts but the token
+        budget."""
+        self.state.costs = costs
 
     def schedule(self) -> StepPlan | None:
         """The next step, in flight from now on. None: nothing to run, or `depth` are in flight."""

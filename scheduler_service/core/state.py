@@ -14,6 +14,7 @@ from scheduler_service.core.kv_cache import KVCacheManager
 from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.policy import OrderKey, SchedulingPolicy
 from scheduler_service.core.sequence import Sequence
+from scheduler_service.core.step_budget import StepCosts
 from scheduler_service.core.twins import PrefixesInProgress
 
 
@@ -95,6 +96,8 @@ class SchedulerState:
     """For the next plan: sequences whose row on the stream may be dropped."""
     events: Events = field(default_factory=Events)
     tallies: Tallies = field(default_factory=Tallies)
+    costs: StepCosts | None = None
+    """None: not known yet."""
     next_step_id: int = 0
     last_ended_step: int = -1
     next_sequence_id: int = 1

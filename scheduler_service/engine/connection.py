@@ -20,6 +20,7 @@ import msgspec
 
 from common.errors import TooLargeError, UnavailableError
 from common.plan import TOKEN_TYPECODE
+from scheduler_service.engine import framing
 from scheduler_service.engine.framing import frame, read_frame
 from scheduler_service.engine.messages import (
     Abort,
@@ -29,6 +30,7 @@ from scheduler_service.engine.messages import (
     Finish,
     ModelReady,
     Readiness,
+    Refused,
     Reply,
     ServerInfo,
     StepOutputs,
@@ -153,7 +155,24 @@ class EngineConnection:
     def _flush(self) -> None:
         commands, self._commands = self._commands, []
         if self._writer is not None and commands:
-            self._writer.write(frame(self._encoder.encode(commands)))
+            self._write(self._writer, commands)
+
+    def _write(self, writer: asyncio.StreamWriter, commands: list[Command]) -> None:
+        """One frame or, if that were too long, several; a command never costs others theirs."""
+        payload = self._encoder.encode(commands)
+        if len(payload) <= framing.MAX_FRAME_BYTES:
+            writer.write(frame(payload))
+        elif len(commands) > 1:
+            middle = len(commands) // 2
+            self._write(writer, commands[:middle])
+            self._write(writer, commands[middle:])
+        elif isinstance(submit := commands[0], Submit):
+            self._refuse(submit, f"the request takes {len(payload)} bytes inside the server")
+
+    def _refuse(self, submit: Submit, message: str) -> None:
+        self._choices_left.pop(submit.handle, None)
+        if stream := self._streams.pop(submit.handle, None):
+            stream.push_refused(Refused(submit.handle, "invalid", "", message))
 
     async def _connect(self) -> bool:
         try:

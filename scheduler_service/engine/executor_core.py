@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from common.step_time import StepTime
 from scheduler_service.core.counters import Counters, LiveKV
 from scheduler_service.core.events import Events, SequenceKey
 from scheduler_service.core.request import FinishReason, PriorOutput, RefusedError, Request
 from scheduler_service.core.scheduler import Scheduler
+from scheduler_service.core.step_budget import StepCosts
 from scheduler_service.engine.executor_client import ExecutorInfo
 from scheduler_service.engine.served_model import ServedModel
 
@@ -86,6 +88,11 @@ class ExecutorCore:
     @property
     def next_deadline(self) -> float | None:
         return self.scheduler.next_deadline if self.scheduler is not None else None
+
+    def expect(self, step_time: StepTime | None) -> None:
+        """What steps take from now on, as far as is known."""
+        if self.scheduler is not None and step_time is not None:
+            self.scheduler.expect(StepCosts(*step_time))
 
     def match_length(self, request: Request) -> int:
         return self.scheduler.match_length(request) if self.scheduler is not None else 0

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from common.errors import ExecutorLostError, ModelError, OwnershipError, ResyncError
 from common.plan import ErrorCode, StepPlan, StepResult
+from common.step_time import StepTimeModel
 from scheduler_service.core.request import Request
 from scheduler_service.engine.backoff import Backoff
 from scheduler_service.engine.executor_client import ExecutorClient, ExecutorInfo, StepStream
@@ -72,6 +73,7 @@ class ExecutorLane:
         self._plans: dict[int, StepPlan] = {}
         """In flight, by step id."""
         self._clock = StepClock()
+        self._step_time = StepTimeModel()
         self._backoff = Backoff()
         self._opened_at: float | None = None
         self._faults: deque[float] = deque(maxlen=2)
@@ -132,6 +134,7 @@ class ExecutorLane:
         self.metrics.num_reconnects += 1
         if known.incarnation != info.incarnation:
             self._clock.restarted()
+            self._step_time = StepTimeModel()
 
     def _session_ended(self, error: Exception) -> None:
         now = self._host.now()
@@ -185,8 +188,18 @@ class ExecutorLane:
                 self._backoff.reset()
                 self.metrics.observe_result(result, round_trip_s)
                 self.metrics.observe_live_kv(self.core.live_kv)
+                self._learn(plan, result)
             if any(error.code is ErrorCode.INVALID_PLAN for error in result.errors):
                 self._start_over(plan, result, now)
+
+    def _learn(self, plan: StepPlan | None, result: StepResult) -> None:
+        """What steps cost here, for those to come."""
+        if plan is None or not plan.num_tokens:
+            return
+        timings = result.timings
+        took_s = (timings.prepare_ns + timings.forward_ns + timings.sample_ns) / 1e9
+        if self._step_time.observe(plan.num_tokens, plan.num_attended, took_s):
+            self.core.expect(self._step_time.fitted)
 
     def _confirm(self, result: StepResult) -> bool:
         """Whether the result fits its plan."""

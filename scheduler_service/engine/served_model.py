@@ -71,6 +71,7 @@ class ServedModel:
             max_num_batched_tokens=min(config.max_num_batched_tokens, info.max_num_batched_tokens),
             max_model_len=max_model_len,
             depth=config.run_ahead_depth,
+            max_decode_stall=config.max_decode_stall,
             enable_prefix_caching=config.enable_prefix_caching,
             vocab_size=info.vocab_size,
         )

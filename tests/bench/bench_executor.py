@@ -7,46 +7,26 @@ the machine otherwise decide the figure; without such a sample the least is show
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 
 from common.plan import SamplingParams, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.runner.load import load_runner
 from executor_service.runner.model_runner import ModelRunner
+from tests.bench.clean_samples import Samples
 from tests.support.plans import GREEDY, add_chunk, make_spec
 
-_MAX_WAIT = 0.05
 _BLOCK_SIZE = 16
-
-
-def _waited_ns() -> int:
-    """Time that this process's threads stood ready without a core."""
-    total = 0
-    for thread in Path("/proc/self/task").iterdir():
-        try:
-            total += int((thread / "schedstat").read_text().split()[1])
-        except OSError:  # the thread has ended
-            continue
-    return total
 
 
 def _measured(run: Callable[[], object], seconds: float) -> str:
     run()
-    clean, every, ends = [], [], time.perf_counter() + seconds
-    while time.perf_counter() < ends or len(every) < 3:
-        waited, started = _waited_ns(), time.perf_counter_ns()
-        run()
-        took = time.perf_counter_ns() - started
-        every.append(took / 1e6)
-        if _waited_ns() - waited < _MAX_WAIT * took:
-            clean.append(took / 1e6)
-    if clean:
-        return f"{statistics.median(clean):8.1f} ms  ({len(clean)} samples)"
-    return f"[{min(every):7.1f} ms]  (no clean sample of {len(every)})"
+    samples, ends = Samples(), time.perf_counter() + seconds
+    while time.perf_counter() < ends or samples.count < 3:
+        samples.take(run)
+    return str(samples)
 
 
 def _step(num_sequences: int, context: int, length: int, params: SamplingParams) -> StepPlan:

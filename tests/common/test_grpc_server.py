@@ -72,7 +72,7 @@ def connect(server: GrpcServer, link: Link = Link.INTERNAL) -> grpc.aio.Channel:
 
 @pytest.mark.parametrize("client", Link)
 @pytest.mark.parametrize("server", Link)
-def test_no_shipped_client_pings_faster_than_a_shipped_server_allows(
+def test_c79_no_shipped_client_pings_faster_than_a_shipped_server_allows(
     client: Link, server: Link
 ) -> None:
     allowed_ms = dict(server_options(server))["grpc.http2.min_ping_interval_without_data_ms"]
@@ -87,7 +87,7 @@ def test_frozen_peer_is_seen_within_3_seconds_on_the_internal_link() -> None:
 
 
 @pytest.mark.parametrize("link", Link)
-def test_messages_of_256_mib_pass_at_both_ends(link: Link) -> None:
+def test_c80_messages_of_256_mib_pass_at_both_ends(link: Link) -> None:
     for options in (channel_options(link), server_options(link)):
         assert dict(options)["grpc.max_receive_message_length"] == 256 << 20
         assert dict(options)["grpc.max_send_message_length"] == 256 << 20
@@ -226,7 +226,7 @@ async def test_stop_cuts_a_call_that_outlasts_the_grace() -> None:
             await call
 
 
-async def test_quiet_stream_lives_through_its_own_pings() -> None:
+async def test_c79_quiet_stream_lives_through_its_own_pings() -> None:
     """Without the server's ping allowance GOAWAY too_many_pings comes after 7.5 s."""
     async with served(Scripted()) as server, connect(server) as channel:
         stub = executor_pb2_grpc.ExecutorStub(channel)

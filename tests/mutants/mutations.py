@@ -41,7 +41,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "radix_tree.py",
         "        self.num_evictable += len(block_ids)\n        return child",
         "        return child",
-        f"{TREE}::test_sizes_equal_a_recount_after_every_operation",
+        f"{TREE}::test_c04_sizes_equal_a_recount_after_every_operation",
     ),
     _core(
         "I1",
@@ -148,7 +148,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "I7",
         "a token is delivered after the end",
         "applier.py",
-        "        if sequence.status is SequenceStatus.FINISHED:",
+        "        if sequence.status is finished:",
         "        if False:",
         f"{POOL}::test_a_killed_clients_blocks_are_back_within_two_steps",
     ),

@@ -55,7 +55,7 @@ async def test_many_breaks_in_a_row_with_progress_between_are_survived() -> None
     assert len(fake.requests) == 12
 
 
-async def test_a_resume_sends_what_each_choice_got_and_the_first_seed() -> None:
+async def test_c82_a_resume_sends_what_each_choice_got_and_the_first_seed() -> None:
     # Choice 0 of three ends one token early: here it has ended and the others have not.
     fake = FakeInference(breaks=[Break(after_messages=4)])
     chunks = await chunks_of(fake, max_tokens=4, n=3)

@@ -159,6 +159,13 @@ class Ledger:
         """Prompt positions of which logprobs came."""
         return len(self._scored[request_id])
 
+    def forget(self, request_id: str) -> None:
+        """It has ended, and another request may come under its id."""
+        for key in [key for key in self.choices if key.request_id == request_id]:
+            assert self.choices[key].end is not None, f"{key} is live"
+            del self.choices[key]
+            self._admitted.discard(key)
+
     def moved(self, request_id: str) -> None:
         """It goes to another scheduler, which will tell of its admission again."""
         self._admitted -= {key for key in self._admitted if key.request_id == request_id}

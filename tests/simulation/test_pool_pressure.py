@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from scheduler_service.core.admission import MAX_PASSES
-from scheduler_service.core.request import FinishReason
+from scheduler_service.core.request import FinishReason, RefusedError
 from tests.simulation.scenario import DEPTHS, end_of, large_world, run_steps, small_world
 from tests.support.builders import make_request, random_ids
 
@@ -20,6 +22,9 @@ def test_c01_a_prompt_that_finds_the_pool_full_waits_and_completes(depth: int) -
         world.add(make_request(f"r{i}", random_ids(i, 80), max_tokens=60))
     run_steps(world, 6)
     world.add(make_request("late", random_ids(9, 200), max_tokens=8))
+    run_steps(world, 2)
+    counters = world.scheduler.counters
+    assert counters.num_waiting > 0, "there was room for all"
     world.drain()
     assert all(end_of(world, c.request.request_id) is FinishReason.LENGTH for c in world.choices())
 
@@ -27,7 +32,9 @@ def test_c01_a_prompt_that_finds_the_pool_full_waits_and_completes(depth: int) -
 @DEPTHS
 def test_c02_a_sequence_that_alone_outgrows_the_pool_ends_by_length(depth: int) -> None:
     world = small_world(num_blocks=4, depth=depth)
-    assert not world.add(make_request("explicit", random_ids(1, 40), max_tokens=100))
+    with pytest.raises(RefusedError) as refused:
+        world.scheduler.add(make_request("explicit", random_ids(1, 40), max_tokens=100))
+    assert refused.value.field == "max_tokens"
     world.add(make_request("clipped", random_ids(1, 40), max_tokens=None))
     world.drain()
     assert end_of(world, "clipped") is FinishReason.LENGTH

@@ -5,13 +5,22 @@ C numbers name acceptance cases.
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
-from scheduler_service.core.request import FinishReason
+from common.plan import StepResult
+from scheduler_service.core.request import FinishReason, Request
 from tests.simulation.scenario import DEPTHS, end_of, id_of, run_steps, run_until, small_world
 from tests.simulation.world import World
 from tests.support.builders import make_limits, make_request, random_ids
 from tests.support.shadow_model import ShadowModel
+
+
+def _known(world: World, request: Request) -> Request:
+    """A request whose prompt is all that is known of the first choice so far."""
+    tokens = [*request.prompt_token_ids, *world.choice(request.request_id).tokens]
+    return make_request("known", tokens)
 
 
 @DEPTHS
@@ -27,6 +36,15 @@ def test_c23_a_preempted_sequence_recomputes_prompt_and_outputs(
         run_until(world, "A", count)
         sequence_id = id_of(world, "A")
         world.preempt(sequence_id)
+        while world.deliver():
+            pass
+        known = 3 + len(world.choice("A").tokens)
+        cached = world.scheduler.match_length(_known(world, request))
+        plans = run_steps(world, -(-(known - cached) // 32))
+        covered = [(plan.starts[0], plan.starts[0] + plan.lengths[0]) for plan in plans]
+        assert [start for start, _ in covered] == [cached, *(end for _, end in covered[:-1])]
+        assert covered[-1][1] == known, "not all of prompt and outputs was computed again"
+        assert [list(plan.num_samples) for plan in plans] == [[0]] * (len(plans) - 1) + [[1]]
     world.drain()
     assert len(world.choice("A").tokens) == 120
     assert world.scheduler.counters.num_preemptions == len(preempt_after)
@@ -68,8 +86,36 @@ def test_c34_results_nobody_waits_for_are_ignored_and_counted(depth: int) -> Non
     world.add(make_request("a2", random_ids(1, 20)))
     world.plan()
     world.repeat_result(0)  # older than the step that runs now
-    assert world.scheduler.counters.num_stale_results == stale + 3
+    world.scheduler.apply(StepResult(step_id=10_000, tokens=array("i", [7])))  # of no plan at all
+    world.check()
+    assert world.scheduler.counters.num_stale_results == stale + 4
     world.drain()
+
+
+@DEPTHS
+def test_c34_a_result_is_not_given_to_a_new_request_under_the_old_id(depth: int) -> None:
+    """Results of the first run come while the second, of another prompt, lives: those that were in
+    flight, and old ones once more. The ledger takes no token that the second does not get alone."""
+    world = small_world(depth=depth)
+    world.add(make_request("a", random_ids(1, 20), max_tokens=30))
+    run_until(world, "a", 3)
+    world.plan()
+    late = list(world.delivered)
+    assert world.in_flight
+    world.abort("a")
+    world.ledger.forget("a")
+    world.add(make_request("a", random_ids(2, 20), max_tokens=5))
+    while world.in_flight and world.in_flight[0].plan.num_decodes:
+        world.deliver()  # of a step that samples the first run
+    world.plan()
+    stale = world.scheduler.counters.num_stale_results
+    for result in late:
+        world.scheduler.apply(result)
+        world.check()
+    assert world.choice("a").tokens == []
+    assert world.scheduler.counters.num_stale_results == stale + len(late)
+    world.drain()
+    assert len(world.choice("a").tokens) == 5
 
 
 @DEPTHS

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from common.plan import SequenceId
 from scheduler_service.core.limits import SchedulerLimits
 from scheduler_service.core.request import CacheRoot, Request
+from scheduler_service.core.step_budget import StepCosts
 from tests.simulation.ledger import Choice
 from tests.simulation.wire import CodecWire, DirectWire
 from tests.simulation.world import ROOT_SHIFT, World
@@ -52,6 +53,7 @@ def _any_limits(rng: random.Random) -> SchedulerLimits:
         max_num_batched_tokens=rng.choice((1, 3, 8, 16, 64)),
         max_model_len=rng.choice((24, 60, 100)),
         depth=rng.choice((1, 2)),
+        max_decode_stall=rng.choice((1.0, 2.0, 10.0)),
         enable_prefix_caching=rng.random() < 0.75,
         max_num_waiting=rng.choice((2, 8, 1000)),
         vocab_size=VOCAB_SIZE,
@@ -151,6 +153,7 @@ class Driver:
             self.world.overtake: 2,
             self.world.reset_prefix_cache: 1,
             self._burst: 1,
+            self._learn: 1,
         }
 
     def _add(self) -> None:
@@ -170,6 +173,10 @@ class Driver:
     def _burst(self) -> None:
         for _ in range(self.rng.randint(2, 6)):
             self._add()
+
+    def _learn(self) -> None:
+        costs = (self.rng.choice((0.0, 1e-3, 1.0)) * self.rng.random() for _ in range(3))
+        self.world.scheduler.expect(StepCosts(*costs))
 
     def _live(self) -> Choice | None:
         live = self.world.ledger.live()

@@ -9,6 +9,7 @@ from torch import Tensor
 from executor_service.kernels import reference
 from executor_service.kernels.backend import KVShape
 from executor_service.kernels.cpu import CpuBackend
+from executor_service.kernels.weight_rows import EXACT_WEIGHTS
 
 F = torch.nn.functional
 ROWS = (1, 2, 3, 7, 16, 33, 130)
@@ -37,7 +38,7 @@ def test_linear_is_a_product_with_the_transposed_weight(
     backend: CpuBackend, rows: int, outputs: int, inputs: int
 ) -> None:
     x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
-    packed = backend.prepare_weight(weight)
+    packed = backend.prepare_weight([weight], EXACT_WEIGHTS.linears)
     for b in (None, bias):
         expected = reference.linear(x.double(), weight.double(), None if b is None else b.double())
         assert_near(backend.linear(x, packed, b), expected)
@@ -48,7 +49,7 @@ def test_a_linears_row_has_the_same_bits_whatever_the_number_of_rows(
     backend: CpuBackend, inputs: int
 ) -> None:
     x = torch.randn(300, inputs)
-    packed = backend.prepare_weight(torch.randn(192, inputs))
+    packed = backend.prepare_weight([torch.randn(192, inputs)], EXACT_WEIGHTS.linears)
     whole = backend.linear(x, packed, None)
     for rows in ROWS:
         for first in (0, 1, 100):

@@ -34,7 +34,7 @@ with grpc.insecure_channel(sys.argv[1], options=channel_options(Link.INTERNAL)) 
 """
 
 
-async def test_frozen_owner_loses_the_executor_within_seconds_and_for_good() -> None:
+async def test_c79_frozen_owner_loses_the_executor_within_seconds_and_for_good() -> None:
     async with served() as executor:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", OWNER, executor.address, stdout=asyncio.subprocess.PIPE

@@ -23,9 +23,18 @@ def load(**fields: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", ["dtype", "kv_cache_dtype"])
-def test_the_cpu_refuses_half_precision(flag: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')} float16"):
-        load(**{flag: "float16"})
+def test_the_cpu_refuses_bfloat16(flag: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')} bfloat16"):
+        load(**{flag: "bfloat16"})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_torch_alone_has_a_pool_of_float32_only(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCTAVO_NATIVE", "0")
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {dtype}.*native"):
+        load(kv_cache_dtype=dtype)
 
 
 @pytest.mark.skipif(HAS_TRITON, reason="triton is installed")

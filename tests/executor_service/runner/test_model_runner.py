@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from common.plan import ErrorCode, SamplingParams, SequenceId, StepPlan
+from common.plan import ErrorCode, SamplingParams, SequenceId, StepPlan, StepResult
 from executor_service.runner.model_runner import ModelRunner
 from tests.support.plans import GREEDY, add_chunk, make_spec
 from tests.support.tiny_llama import VOCAB_SIZE, reference_logits, tiny_model
-from tests.support.tiny_runner import Driver, generate
+from tests.support.tiny_runner import Driver, Running, generate
 
 NUM_OUTPUTS = 12
 
@@ -60,7 +60,7 @@ def test_every_request_is_the_same_alone_together_and_in_chunks(
     assert generate(runner, MIXED[::-1], NUM_OUTPUTS, chunk=chunk) == alone[::-1]
 
 
-def test_a_seeded_request_is_the_same_beside_any_neighbour(runner: ModelRunner) -> None:
+def test_c25_a_seeded_request_is_the_same_beside_any_neighbour(runner: ModelRunner) -> None:
     request = (prompt(30, 1), params(seed=42, temperature=0.8))
     (alone,) = generate(runner, [request], NUM_OUTPUTS)
     neighbours = [
@@ -74,7 +74,7 @@ def test_a_seeded_request_is_the_same_beside_any_neighbour(runner: ModelRunner) 
         assert generate(runner, [*others, request], NUM_OUTPUTS)[-1] == alone
 
 
-def test_a_batch_keeps_the_temperature_of_each_row(runner: ModelRunner) -> None:
+def test_c26_a_batch_keeps_the_temperature_of_each_row(runner: ModelRunner) -> None:
     tokens = prompt(12, 1)
     requests = [(tokens, GREEDY), (tokens, params(temperature=1.5, seed=1))]
     alone = [generate(runner, [request], 32)[0] for request in requests]
@@ -82,7 +82,7 @@ def test_a_batch_keeps_the_temperature_of_each_row(runner: ModelRunner) -> None:
     assert alone[0] != alone[1]
 
 
-def test_penalties_do_not_depend_on_how_the_prompt_was_computed(runner: ModelRunner) -> None:
+def test_c53_penalties_do_not_depend_on_how_the_prompt_was_computed(runner: ModelRunner) -> None:
     """Cold, in three chunks, resumed after losing all KV, and with a cached prefix."""
     sampling = params(temperature=0.0, repetition_penalty=1.3)
     tokens = prompt(48, 9)
@@ -185,23 +185,33 @@ def test_a_poisoned_history_fails_its_own_sequence(runner: ModelRunner) -> None:
     assert [error.code for error in bad.errors] == [ErrorCode.NON_FINITE]
 
 
-def test_ids_beyond_the_vocabulary_leave_the_neighbours_alone(runner: ModelRunner) -> None:
-    plain = [(prompt(10 + i, i), GREEDY) for i in range(4)]
-    expected = generate(runner, plain, 1)
+def test_c55_ids_beyond_the_vocabulary_leave_the_neighbours_alone(runner: ModelRunner) -> None:
+    """Their tokens and, bit by bit, their logprobs are as without the second request."""
+    scored = params(temperature=0.0, num_logprobs=20)
     stops = (VOCAB_SIZE + 5, 2**31 - 1, -1)
     wrong = params(temperature=0.0, stop_token_ids=stops, min_tokens=4)
     driver = Driver(runner)
-    sequences = [
-        driver.start(tokens, wrong if i == 1 else sampling, 1)
-        for i, (tokens, sampling) in enumerate(plain)
-    ]
-    driver.run(sequences, 1)
+
+    def step(*numbers: int) -> tuple[StepResult, list[Running]]:
+        sequences = [
+            driver.start(prompt(10 + i, i), wrong if i == 1 else scored, 1) for i in numbers
+        ]
+        result = driver.step(sequences, 512)
+        for sequence in sequences:
+            driver.finish(sequence)
+        return result, sequences
+
+    expected, _ = step(0, 2, 3)
+    found, sequences = step(0, 1, 2, 3)
     assert [error.code for error in sequences[1].errors] == [ErrorCode.INVALID_PLAN]
-    for i in (0, 2, 3):
-        assert sequences[i].outputs == expected[i]
+    assert not any(sequences[i].errors for i in (0, 2, 3))
+    assert expected.logprobs is not None
+    assert found.logprobs is not None
+    assert [found.logprobs[i] for i in (0, 2, 3)] == list(expected.logprobs)
+    assert [found.tokens[i] for i in (0, 2, 3)] == expected.tokens.tolist()
 
 
-def test_logprobs_are_of_the_sampled_token_whatever_the_sampling(runner: ModelRunner) -> None:
+def test_c58_logprobs_are_of_the_sampled_token_whatever_the_sampling(runner: ModelRunner) -> None:
     model = tiny_model("llama")
     for num_logprobs in (0, 1, 5):
         driver = Driver(runner)

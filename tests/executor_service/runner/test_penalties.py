@@ -24,23 +24,43 @@ def changes(**fields: Any) -> dict[int, tuple[float, float]]:
     return {int(i): (float(before[i]), float(after[i])) for i in moved}
 
 
-def test_repetition_changes_each_seen_token_once_by_its_sign() -> None:
+def test_c52_repetition_changes_each_seen_token_once_by_its_sign() -> None:
     moved = changes(repetition_penalty=2.0)
     assert set(moved) == {5, 7, 9}
     for before, after in moved.values():
         assert after == pytest.approx(before / 2 if before > 0 else before * 2)
 
 
-def test_presence_looks_at_outputs_alone_and_once() -> None:
+def test_c52_presence_looks_at_outputs_alone_and_once() -> None:
     moved = changes(presence_penalty=1.5)
     assert set(moved) == {5}
     assert moved[5][1] == pytest.approx(moved[5][0] - 1.5)
 
 
-def test_frequency_counts_outputs() -> None:
+def test_c52_frequency_counts_outputs() -> None:
     moved = changes(frequency_penalty=0.5)
     assert set(moved) == {5}
     assert moved[5][1] == pytest.approx(moved[5][0] - 2 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "outputs", "expected"),
+    [
+        ({"repetition_penalty": 2.0}, [], {7, 9}),
+        ({"repetition_penalty": 2.0}, [5], {5, 7, 9}),
+        ({"presence_penalty": 1.5}, [], set()),
+        ({"presence_penalty": 1.5}, [5], {5}),
+        ({"frequency_penalty": 0.5}, [], set()),
+        ({"frequency_penalty": 0.5}, [5], {5}),
+    ],
+)
+def test_c52_the_first_step_has_a_prompt_and_the_second_an_output(
+    fields: dict[str, float], outputs: list[int], expected: set[int]
+) -> None:
+    before = np.linspace(-3, 3, 12, dtype=np.float32)
+    after = before.copy()
+    adjust(after, SamplingParams(**fields), array("i", [*HISTORY[:4], *outputs]), NUM_PROMPT)  # type: ignore[arg-type]
+    assert set(np.flatnonzero(before != after).tolist()) == expected
 
 
 def test_bias_comes_before_repetition() -> None:

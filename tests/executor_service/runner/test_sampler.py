@@ -148,7 +148,7 @@ def test_a_draw_depends_on_seed_position_and_index_alone() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-45, 1e-38, 1e-12, 1e-8, 1e-5])
-def test_a_vanishing_temperature_is_greedy(temperature: float) -> None:
+def test_c49_a_vanishing_temperature_is_greedy(temperature: float) -> None:
     for seed in range(20):
         logits = logits_of(seed) * 10
         assert one(logits, params(temperature=temperature, seed=seed)) == int(logits.argmax())
@@ -164,15 +164,46 @@ def test_a_vanishing_temperature_is_greedy(temperature: float) -> None:
         params(min_p=1.0),
     ],
 )
-def test_a_vanishing_share_is_the_best_token(sampling: SamplingParams) -> None:
+def test_c49_a_vanishing_share_is_the_best_token(sampling: SamplingParams) -> None:
     for seed in range(20):
         logits = logits_of(seed)
         one_draw = one(logits, dataclasses.replace(sampling, seed=seed))
         assert one_draw == int(logits.argmax())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1e-4, 1e-5, 1e-8, 1e-38, 1e-45])
+def test_c49_a_vanishing_temperature_is_greedy_on_half_precise_logits(
+    temperature: float, dtype: torch.dtype
+) -> None:
+    """Such logits have ties, and large ones: 6e4 over 1e-45 is beyond float32."""
+    for seed in range(20):
+        logits = (logits_of(seed) * 5000).clamp(-6e4, 6e4).to(dtype).float()
+        sampling = params(temperature=temperature, seed=seed, num_logprobs=1)
+        (answer,) = sample(logits, [task(sampling)])
+        assert isinstance(answer, Sampled)
+        assert answer.token == int(logits.argmax())
+        assert answer.logprobs is not None
+        assert np.isfinite(answer.logprobs.logprobs).all()
+
+
+def test_c52_penalties_come_before_temperature() -> None:
+    """Two candidates 4 apart; a presence penalty of 2 leaves 2, which temperature 2 makes 1. The
+    other order would leave 4 / 2 - 2 = 0, and half of the draws."""
+    logits = torch.full((1, 12), -1e4)
+    logits[0, 5], logits[0, 8] = 4.0, 0.0
+    num_draws = 2000
+    sampling = params(temperature=2.0, presence_penalty=2.0)
+    tasks = [
+        task(dataclasses.replace(sampling, seed=seed), outputs=[5, 5]) for seed in range(num_draws)
+    ]
+    drawn = [answer.token for answer in sample(logits, tasks) if isinstance(answer, Sampled)]
+    assert set(drawn) == {5, 8}
+    assert drawn.count(5) / num_draws == pytest.approx(1 / (1 + np.exp(-1)), abs=0.04)
+
+
 @pytest.mark.parametrize("top_k", [V, V + 1, 9_999_999, 2**31 - 1])
-def test_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
+def test_c50_a_top_k_of_the_vocabulary_or_more_is_off(top_k: int) -> None:
     for seed in range(50):
         off = params(seed=seed, temperature=3.0)
         assert one(logits_of(1), dataclasses.replace(off, top_k=top_k)) == one(logits_of(1), off)
@@ -243,7 +274,7 @@ def test_absurd_rules_never_give_a_wrong_token(temperature: float, rule: dict[st
         assert answer == ErrorCode.NON_FINITE
 
 
-def test_ends_are_masked_until_min_tokens_and_no_longer() -> None:
+def test_c47_ends_are_masked_until_min_tokens_and_no_longer() -> None:
     logits = torch.zeros(1, V)
     logits[0, 33] = 50.0
     for temperature in (0.0, 1.0):

@@ -5,6 +5,8 @@ C numbers name acceptance cases.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scheduler_service.core.sequence import Sequence
@@ -44,9 +46,12 @@ class _Phases:
         await self.step_until_computed(_LONG + 3)
 
 
-async def _post(whole: OneProcess, number: int, *, stream: bool = False) -> RawHttpClient:
+async def _post(
+    whole: OneProcess, number: int, *, length: int = _LONG, **body: Any
+) -> RawHttpClient:
+    prompt = _prompt(number, length)
     return await RawHttpClient.post(
-        whole.http_address, prompt=_prompt(number), max_tokens=400, stream=stream
+        whole.http_address, **{"prompt": prompt, "max_tokens": 400, "return_token_ids": True} | body
     )
 
 
@@ -75,9 +80,9 @@ async def test_c31_leaving_an_answer_that_is_not_streamed_aborts_it_within_two_s
 
 
 async def test_c31_leaving_the_queue_aborts_at_once(whole: OneProcess) -> None:
-    whole.runner.gate.clear()
-    running = [await _post(whole, number) for number in range(8)]
+    running = [await _post(whole, number, length=8) for number in range(8)]
     await until(lambda: len(whole.core.state.running) == 8)
+    whole.runner.gate.clear()
     for number in range(_NUM_LEAVING):
         client = await _post(whole, 100 + number)
         await until(lambda: whole.core.counters.num_waiting == 1)
@@ -113,11 +118,9 @@ async def _read_events(whole: OneProcess, client: RawHttpClient, count: int) -> 
 
 async def test_c32_only_those_that_leave_are_aborted_and_each_once(whole: OneProcess) -> None:
     """Two hundred streams read to their end, fifty dropped after three events."""
-    body = {"max_tokens": 3, "stream": True}
     for first in range(0, 200, 8):
         clients = [
-            await RawHttpClient.post(whole.http_address, prompt=_prompt(first + i, 20), **body)
-            for i in range(8)
+            await _post(whole, first + i, length=5, max_tokens=2, stream=True) for i in range(8)
         ]
         for client in clients:
             await client.reader.readuntil(b"data: [DONE]\n\n")
@@ -125,9 +128,7 @@ async def test_c32_only_those_that_leave_are_aborted_and_each_once(whole: OnePro
     assert whole.aborted_ids == []
     whole.runner.gate.clear()
     for number in range(50):
-        client = await RawHttpClient.post(
-            whole.http_address, prompt=_prompt(number, 20), max_tokens=400, stream=True
-        )
+        client = await _post(whole, number, length=20, stream=True)
         await _read_events(whole, client, 3)
         await client.leave()
         await until(lambda count=number + 1: whole.num_useful_aborts == count)

@@ -51,7 +51,9 @@ def _assert_all_blocks_come_back(client: HttpClient) -> None:
     assert num_computed_tokens(client) == computed + 2, "something else still runs"
 
 
-def test_killing_an_http_client_frees_its_blocks(services: Services, client: HttpClient) -> None:
+def test_c35_killing_an_http_client_frees_its_blocks(
+    services: Services, client: HttpClient
+) -> None:
     _read_then_kill([_HTTP_READER, services.http, str(_PROMPT)])
     _assert_all_blocks_come_back(client)
 

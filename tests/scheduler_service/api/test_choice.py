@@ -32,7 +32,7 @@ def run(choice: Choice, ids: list[int], end: Finished | None = None) -> Delta:
     return choice.take()
 
 
-def test_text_that_might_begin_a_stop_string_is_delivered_at_other_ends(
+def test_c40_text_that_might_begin_a_stop_string_is_delivered_at_other_ends(
     tokenizer: Tokenizer,
 ) -> None:
     for text, stop in (("EINS ZWEI DREI", "DREI\nXXXX"), ("<", "<|end|>")):
@@ -45,7 +45,7 @@ def test_text_that_might_begin_a_stop_string_is_delivered_at_other_ends(
         assert at_length.end == ("length", len(ids), None, "")
 
 
-def test_nothing_after_a_stop_string_is_kept(tokenizer: Tokenizer) -> None:
+def test_c41_nothing_after_a_stop_string_is_kept(tokenizer: Tokenizer) -> None:
     choice = Choice(0, make_request(stop=["white"]), tokenizer)
     delta = run(choice, ids_of(tokenizer, WHITE), finished("length", 99))
     assert delta.text == "red, green, blue, black, "
@@ -74,7 +74,7 @@ def test_stop_strings_wait_for_min_tokens(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize("skip", [True, False])
-def test_the_text_of_a_stop_token_is_kept_only_on_demand(
+def test_c47_the_text_of_a_stop_token_is_kept_only_on_demand(
     tokenizer: Tokenizer, *, special: bool, include: bool, skip: bool
 ) -> None:
     stop_id = 5 if special else ids_of(tokenizer, " blue")[0]

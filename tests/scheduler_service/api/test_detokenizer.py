@@ -50,14 +50,14 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int], *, skip: bool) -> list[str]:
 
 @given(ids=smol_ids, skip=st.booleans())
 @settings(max_examples=500, deadline=None)
-def test_pieces_join_to_the_one_shot_decode(ids: list[int], *, skip: bool) -> None:
+def test_c46_pieces_join_to_the_one_shot_decode(ids: list[int], *, skip: bool) -> None:
     joined = "".join(pieces_of(SMOL, ids, skip=skip))
     assert joined == SMOL.decode(ids, skip_special_tokens=skip)
 
 
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("text", TEXTS)
-async def test_real_text_comes_back_and_never_broken(text: str, *, skip: bool) -> None:
+async def test_c38_real_text_comes_back_and_never_broken(text: str, *, skip: bool) -> None:
     ids = [1, *await SMOL.encode(text, add_special_tokens=False), 2]
     pieces = pieces_of(SMOL, ids, skip=skip)
     assert "".join(pieces) == SMOL.decode(ids, skip_special_tokens=skip)
@@ -102,7 +102,7 @@ def test_metaspace_pieces_join_to_the_one_shot_decode(ids: list[int], *, skip: b
     assert joined == METASPACE.decode(ids, skip_special_tokens=skip)
 
 
-def test_a_lone_invalid_byte_stalls_nothing_behind_the_next_token() -> None:
+def test_c38_a_lone_invalid_byte_stalls_nothing_behind_the_next_token() -> None:
     ids = [byte for byte in range(17, 260) if SMOL.token_bytes(byte) == b"\xc3"]
     lead, letter = ids[0], SMOL.token_id("a")
     assert letter is not None

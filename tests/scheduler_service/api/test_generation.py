@@ -84,7 +84,7 @@ async def test_a_slow_client_gets_everything_in_one_piece(
         assert await generation.next() is None
 
 
-async def test_a_stop_string_is_acted_on_while_nobody_reads(
+async def test_c41_a_stop_string_is_acted_on_while_nobody_reads(
     service: Service, script: Script, connection: FakeEngineConnection
 ) -> None:
     script.say("red, green, blue, black, white, pink,")

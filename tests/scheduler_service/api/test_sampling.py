@@ -71,14 +71,14 @@ async def test_what_is_out_of_range_is_named(model: ServedModel, field: str, val
     assert field in str(raised.value)
 
 
-async def test_top_k_beyond_the_vocabulary_is_off(model: ServedModel) -> None:
+async def test_c50_top_k_beyond_the_vocabulary_is_off(model: ServedModel) -> None:
     for off in (-1, 0, VOCAB_SIZE, VOCAB_SIZE + 1, 9_999_999, 2**31, 2**63 - 1):
         assert read(model, top_k=off)["params"].top_k == 0
     assert read(model, top_k=1)["params"].top_k == 1
     assert read(model, top_k=VOCAB_SIZE - 1)["params"].top_k == VOCAB_SIZE - 1
 
 
-async def test_tiny_values_are_taken_as_they_are(model: ServedModel) -> None:
+async def test_c49_tiny_values_are_taken_as_they_are(model: ServedModel) -> None:
     for temperature in (0, 1e-38, 1e-45, 1e-5):
         assert read(model, temperature=temperature)["params"].is_greedy
     assert read(model, top_p=1e-9)["params"].top_p == 1e-9

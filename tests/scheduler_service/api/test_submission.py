@@ -27,7 +27,7 @@ def short_model(model: ServedModel) -> ServedModel:
     ("length", "max_tokens", "taken"),
     [(63, None, None), (62, 2, 2), (62, 1, 1), (63, 1, 1), (1, 63, 63), (10, None, None)],
 )
-async def test_what_fits_is_taken(
+async def test_c74_what_fits_is_taken(
     short_model: ServedModel, length: int, max_tokens: int | None, taken: int | None
 ) -> None:
     request = make_request([300] * length, max_tokens=max_tokens)
@@ -47,7 +47,7 @@ async def test_what_fits_is_taken(
         (200, 10, "prompt", ("200", "64")),
     ],
 )
-async def test_what_does_not_fit_is_refused_with_both_numbers(
+async def test_c74_what_does_not_fit_is_refused_with_both_numbers(
     short_model: ServedModel,
     length: int,
     max_tokens: int | None,

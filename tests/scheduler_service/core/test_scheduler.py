@@ -88,7 +88,7 @@ def test_a_stop_overruns_by_at_most_depth_less_one(depth: int, overrun: int) -> 
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_finish_rewinds_and_keeps_nothing_beyond_in_the_tree(depth: int) -> None:
+def test_c41_finish_rewinds_and_keeps_nothing_beyond_in_the_tree(depth: int) -> None:
     world = small_world(depth=depth, block_size=4)
     prompt = random_ids(1, 10)
     request = make_request("r", prompt, max_tokens=40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from scheduler_service.engine.backoff import FIRST_S, LONGEST_S, Backoff
 
 
@@ -25,3 +27,16 @@ def test_waits_grow_and_a_success_begins_anew() -> None:
 def test_two_schedulers_do_not_wait_in_step() -> None:
     one, other = Backoff(), Backoff()
     assert [one.next_s() for _ in range(9)] != [other.next_s() for _ in range(9)]
+
+
+def test_c82_after_an_outage_schedulers_return_soon_and_not_at_once() -> None:
+    """Two thousand lose the same executor at once; it is back after 30 s."""
+    returns = []
+    for _ in range(2000):
+        backoff, now = Backoff(), 0.0
+        while now < 30.0:
+            now += backoff.next_s() + 0.001  # a refused try takes no longer
+        returns.append(now - 30.0)
+    assert max(returns) <= LONGEST_S + 1.0
+    per_second = Counter(int(after_s) for after_s in returns)
+    assert max(per_second.values()) <= 0.3 * len(returns), per_second

@@ -14,6 +14,7 @@ import pytest
 
 from common.errors import UnavailableError
 from common.plan import SamplingParams, TokenLogprobs
+from scheduler_service.engine import framing
 from scheduler_service.engine.connection import EngineConnection
 from scheduler_service.engine.messages import (
     Abort,
@@ -122,6 +123,28 @@ async def test_commands_of_one_turn_are_one_frame_in_order(
         Finish(first.handle, 0, 3),
         Abort(first.request_id),
     ]
+
+
+async def test_c80_commands_of_one_turn_that_make_too_long_a_frame_are_several(
+    engine: ScriptedEngine, connection: EngineConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, and without the one that alone is too long, whose client is told so."""
+    monkeypatch.setattr(framing, "MAX_FRAME_BYTES", 10_000)
+    streams = [RequestStream() for _ in range(5)]
+    submits = [submit(connection, tokens=tuple(range(2000))) for _ in range(5)]
+    submits[2] = submit(connection, tokens=tuple(range(3000)))
+    for each, stream in zip(submits, streams, strict=True):
+        connection.submit(each, stream)
+    connection.abort(submits[4].request_id)
+    refused = (await asyncio.wait_for(streams[2].next(), 5)).refused
+    assert refused is not None
+    assert (refused.handle, refused.kind) == (submits[2].handle, "invalid")
+    received: list[Command] = []
+    while len(received) < 5:
+        received += await asyncio.wait_for(engine.frames.get(), 5)
+    del submits[2]
+    assert received == [*submits, Abort(submits[3].request_id)]
+    assert engine.left == []
 
 
 async def test_outputs_reach_the_stream_of_their_handle(

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduler_service.api.http.app import build_app
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.service import Service
 from scheduler_service.api.tokenizer import Tokenizer
@@ -86,6 +87,25 @@ async def test_the_role_comes_first_and_the_end_once(
     assert chunks[0]["prompt_token_ids"]
 
 
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True}])
+async def test_c44_usage_of_a_stream_is_a_chunk_of_its_own_and_only_on_demand(
+    client: httpx.AsyncClient, script: Script, options: dict[str, Any] | None
+) -> None:
+    ids = script.say(TEXT, then=[IM_END])
+    asked = body(stream=True, n=2, stream_options=options)
+    chunks = events_of(await client.post(URL, json=asked))
+    if options and options.get("include_usage"):
+        *chunks, last = chunks
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] == 2 * len(ids)
+        assert all(chunk["usage"] is None for chunk in chunks)
+    else:
+        assert all("usage" not in chunk for chunk in chunks)
+    assert all(len(chunk["choices"]) == 1 for chunk in chunks)
+    ends = [c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]]
+    assert sorted(ends) == [0, 1]
+
+
 async def test_max_completion_tokens_wins(
     client: httpx.AsyncClient, connection: FakeEngineConnection
 ) -> None:
@@ -96,7 +116,7 @@ async def test_max_completion_tokens_wins(
 
 
 @pytest.mark.parametrize("top", [None, 0, 3])
-async def test_logprobs_have_bytes_and_the_best(
+async def test_c58_logprobs_have_bytes_and_the_best(
     client: httpx.AsyncClient, script: Script, top: int | None
 ) -> None:
     script.say(TEXT)
@@ -182,6 +202,17 @@ async def test_a_bad_field_is_named_and_nothing_is_run(
     assert connection.submits == []
 
 
+async def test_c44_stream_options_are_for_streams(
+    client: httpx.AsyncClient, connection: FakeEngineConnection
+) -> None:
+    for streamed in ({}, {"stream": False}):
+        asked = body(stream_options={"include_usage": True}) | streamed
+        response = await client.post(URL, json=asked)
+        assert response.status_code == 400
+        assert error_of(response)["param"] == "stream_options"
+    assert connection.submits == []
+
+
 async def test_what_openai_clients_send_by_default_is_taken(
     client: httpx.AsyncClient, script: Script
 ) -> None:
@@ -203,8 +234,6 @@ async def test_what_openai_clients_send_by_default_is_taken(
 async def test_a_model_without_a_template_says_so(
     config: SchedulerConfig, connection: FakeEngineConnection, model: ServedModel
 ) -> None:
-    from scheduler_service.api.http.app import build_app
-
     service = Service(config, connection)  # type: ignore[arg-type]
     service.set_model(model)
     transport = httpx.ASGITransport(build_app(service))

@@ -49,7 +49,7 @@ async def test_an_answer_has_text_ends_and_usage(
 
 @pytest.mark.parametrize("tokens_per_update", [1, 8])
 @pytest.mark.parametrize("max_tokens", [1, 2, 5, 20])
-async def test_the_last_tokens_come_with_the_end(
+async def test_c43_the_last_tokens_come_with_the_end(
     client: httpx.AsyncClient,
     script: Script,
     connection: FakeEngineConnection,
@@ -73,7 +73,7 @@ async def test_the_last_tokens_come_with_the_end(
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True}])
-async def test_usage_is_a_chunk_of_its_own_and_only_on_demand(
+async def test_c44_usage_is_a_chunk_of_its_own_and_only_on_demand(
     client: httpx.AsyncClient, script: Script, options: dict[str, Any] | None
 ) -> None:
     script.say(TEXT, then=[IM_END])
@@ -101,7 +101,7 @@ async def test_usage_grows_chunk_by_chunk_on_demand(
     assert counts[0] == 1
 
 
-async def test_stream_options_are_for_streams(client: httpx.AsyncClient) -> None:
+async def test_c44_stream_options_are_for_streams(client: httpx.AsyncClient) -> None:
     for stream in (False, None):
         options = {"include_usage": True}
         response = await client.post(URL, json=body(stream=stream, stream_options=options))
@@ -129,7 +129,7 @@ async def test_choices_are_told_apart_streamed_or_not(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_prompts_times_n_are_numbered_in_order(
+async def test_c76_prompts_times_n_are_numbered_in_order(
     client: httpx.AsyncClient, script: Script, *, stream: bool
 ) -> None:
     script.answer = lambda submit, index: [300 + index, IM_END]
@@ -205,14 +205,19 @@ async def test_an_echo_comes_before_the_outputs_in_text_and_logprobs(
         assert streamed == whole["logprobs"][part]
 
 
+@pytest.mark.parametrize("tokens_per_update", [1, 8])
 @pytest.mark.parametrize("count", [0, 1, 5])
-async def test_logprobs_show_the_sampled_token_and_the_best(
-    client: httpx.AsyncClient, script: Script, count: int
+async def test_c58_logprobs_show_the_sampled_token_and_the_best(
+    client: httpx.AsyncClient,
+    script: Script,
+    connection: FakeEngineConnection,
+    count: int,
+    tokens_per_update: int,
 ) -> None:
     ids = script.say(TEXT * 3)
-    answer = (
-        await client.post(URL, json=body(logprobs=count, max_tokens=200, stop=["France"]))
-    ).json()
+    connection._tokens_per_update = tokens_per_update
+    asked = body(logprobs=count, max_tokens=200, stop=["France"])
+    answer = (await client.post(URL, json=asked)).json()
     choice = answer["choices"][0]
     logprobs = choice["logprobs"]
     num_tokens = answer["usage"]["completion_tokens"]
@@ -220,6 +225,14 @@ async def test_logprobs_show_the_sampled_token_and_the_best(
     assert {len(entries) for entries in logprobs.values()} == {num_tokens}
     assert "".join(logprobs["tokens"]) == choice["text"] + "France"
     assert set(logprobs["token_logprobs"]) == {-9.0}
+    whole_text = choice["text"] + "France"
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert whole_text[offset:].startswith(token)
+    assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
+    chunks = events_of(await client.post(URL, json=asked | {"stream": True}))
+    for part in logprobs:
+        told = [entry for c in chunks for entry in c["choices"][0]["logprobs"][part]]
+        assert told == logprobs[part]
     for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
         assert top[token] == -9.0
         assert len(top) <= count + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+
 import pytest
 import pytest_asyncio
 
@@ -75,7 +76,9 @@ async def test_only_those_that_leave_are_aborted(
 ) -> None:
     script.say(" a short answer", then=[IM_END])
     for _ in range(20):
-        client = await RawHttpClient.post(server.address, stream=True, ignore_eos=False, max_tokens=50)
+        client = await RawHttpClient.post(
+            server.address, stream=True, ignore_eos=False, max_tokens=50
+        )
         answer = await client.reader.readuntil(b"data: [DONE]\n\n")
         assert answer.startswith(b"HTTP/1.1 200")
         await client.leave()

@@ -1,0 +1,185 @@
+"""Compiles the C sources into a shared library, once per machine and version of the sources.
+
+Rule 1: a library's name says all that it was made from, so a stale one is never loaded and nothing
+needs a lock: processes that build the same at once each put the same file in place. Rule 2: no
+torch here; what is built is the same whoever asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+SOURCES = Path(__file__).parent / "src"
+COMMON_FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-fPIC",
+    "-fopenmp",
+    # Which products are fused is for the sources to say: it must not differ between two loops that
+    # compute the same row.
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
+_LIBRARIES = ("-lm", "-Wl,--no-undefined")
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+class BuildError(Exception):
+    """There is no compiler, or it does not do as it is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What a build may ask of the processor."""
+
+    name: str
+    flags: tuple[str, ...]
+    needs: frozenset[str]
+    """As /proc/cpuinfo spells them."""
+    prelude: str = ""
+    """A header that takes most of the compiler's time if every source reads it anew."""
+
+
+_AVX2 = frozenset(("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
+_AVX512 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"))
+LEVELS = (
+    Level(name="avx512", flags=("-march=x86-64-v4", "-mavx512vnni"), needs=_AVX2 | _AVX512),
+    Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2),
+    Level(name="portable", flags=(), needs=frozenset()),
+)
+
+
+def best_level(cpu_flags: frozenset[str]) -> Level:
+    return next(level for level in LEVELS if level.needs <= cpu_flags)
+
+
+def level_named(name: str) -> Level | None:
+    return next((level for level in LEVELS if level.name == name), None)
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """What this machine's processor can do; nothing where that is told in other words."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(rest.split())
+    return frozenset()
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    if own := environ.get("OCTAVO_CACHE_DIR"):
+        return Path(own)
+    shared = environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path("~/.cache").expanduser()) / "octavo"
+
+
+def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
+    """Builds it if need be. Without a compiler, one that was built before serves.
+
+    Raises BuildError.
+    """
+    prefix = f"kernels-{level.name}-{_digest(level)}"
+    try:
+        compiler = find_compiler(environ)
+    except BuildError:
+        for found in sorted(directory.glob(f"{prefix}-*.so")):
+            return found
+        raise
+    version = hashlib.sha256(compiler.version.encode()).hexdigest()[:8]
+    path = directory / f"{prefix}-{version}.so"
+    if not path.exists():
+        _build(compiler, level, path)
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler(environ: Mapping[str, str]) -> Compiler:
+    """$CC, or the system's. Raises BuildError if there is none."""
+    candidates = [environ["CC"]] if environ.get("CC") else list(_COMPILERS)
+    for candidate in candidates:
+        command = shlex.split(candidate)
+        if shutil.which(command[0], path=environ.get("PATH")):
+            return Compiler(command=tuple(command), version=_run([*command, "--version"]))
+    raise BuildError(f"no C compiler ({', '.join(candidates)}) is on the PATH")
+
+
+def compile_objects(
+    compiler: Compiler, level: Level, flags: Sequence[str], directory: Path
+) -> list[Path]:
+    """One object per source, side by side. Raises BuildError with the compiler's words."""
+    command = [*compiler.command, *COMMON_FLAGS, *level.flags, *flags]
+    if level.prelude:
+        prelude = directory / "prelude.h"
+        prelude.write_text(f"#include <{level.prelude}>\n")
+        _run([*command, "-x", "c-header", str(prelude), "-o", f"{prelude}.gch"])
+        command += ["-include", str(prelude)]
+
+    def compiled(source: Path) -> Path:
+        target = directory / f"{source.stem}.o"
+        _run([*command, "-c", str(source), "-o", str(target)])
+        return target
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(compiled, _sources()))
+
+
+def _sources() -> list[Path]:
+    return sorted(SOURCES.glob("*.c"))
+
+
+def _build(compiler: Compiler, level: Level, path: Path) -> None:
+    started = time.monotonic()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
+            objects = compile_objects(compiler, level, (), Path(scratch))
+            made = Path(scratch) / path.name
+            parts = [str(part) for part in objects]
+            _run([*compiler.command, "-shared", "-fopenmp", *parts, *_LIBRARIES, "-o", str(made)])
+            made.replace(path)
+    except OSError as error:
+        raise BuildError(f"cannot write {path}: {error}") from error
+    log.info(
+        "native kernels built",
+        extra={"level": level.name, "seconds": round(time.monotonic() - started, 1)},
+    )
+
+
+def _digest(level: Level) -> str:
+    digest = hashlib.sha256(repr((COMMON_FLAGS, level.flags, _LIBRARIES)).encode())
+    for file in sorted((*_sources(), *SOURCES.glob("*.h"))):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)} failed:\n{done.stderr.strip()}")
+    return done.stdout + done.stderr

@@ -1,0 +1,417 @@
+#include "attention.h"
+
+#include <math.h>
+#include <omp.h>
+
+#include "attention_tiles.h"
+#include "kv.h"
+
+enum {
+    SPLIT = 128,
+    SPLIT_TILES = SPLIT / TILE,
+    ALL_SPLITS = -1,
+    UNIT_ROWS = 48,        /* whose queries, scores and results stay in the second-level cache */
+    TASKS_PER_THREAD = 4,  /* below this, units are split so that threads end together */
+    MAX_PARTIAL_FLOATS = 1 << 23,
+};
+
+/* Rows are (token, query head of the group), token by token. */
+typedef struct {
+    float *queries; /* [rows, head_dim], scaled */
+    float *scores;  /* [rows, SPLIT] */
+    float *keys;    /* [width, TILE] */
+    float *values;  /* [SPLIT, width] */
+    float *split;   /* a partial result: [rows, width], then maxima, then sums */
+    float *total;   /* likewise */
+} scratch_arrays;
+
+static int32_t group_size(const attention_plan *plan)
+{
+    return plan->num_heads / plan->kv->num_kv_heads;
+}
+
+static int32_t unit_tokens(int32_t group)
+{
+    return group >= UNIT_ROWS ? 1 : UNIT_ROWS / group;
+}
+
+static int32_t least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static int32_t ceil_div(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static size_t partial_floats(const oct_kv *kv, int32_t rows)
+{
+    return (size_t)rows * (size_t)(kv_width(kv) + 2);
+}
+
+static size_t in_lines(size_t floats)
+{
+    return (floats + 15) / 16 * 16;
+}
+
+static int32_t unit_rows(const oct_kv *kv, int32_t num_heads)
+{
+    int32_t group = num_heads / kv->num_kv_heads;
+    return unit_tokens(group) * group;
+}
+
+static size_t thread_floats(const oct_kv *kv, int32_t num_heads)
+{
+    size_t rows = (size_t)unit_rows(kv, num_heads), width = (size_t)kv_width(kv);
+    return in_lines(rows * (size_t)kv->head_dim) + rows * SPLIT + TILE * width + SPLIT * width +
+           2 * in_lines(partial_floats(kv, (int32_t)rows));
+}
+
+static scratch_arrays arrays_of(const attention_plan *plan, int32_t thread)
+{
+    const oct_kv *kv = plan->kv;
+    size_t rows = (size_t)unit_rows(kv, plan->num_heads), width = (size_t)kv_width(kv);
+    scratch_arrays a;
+    a.queries = plan->scratch + (size_t)thread * plan->scratch_floats;
+    a.scores = a.queries + in_lines(rows * (size_t)kv->head_dim);
+    a.keys = a.scores + rows * SPLIT;
+    a.values = a.keys + TILE * width;
+    a.split = a.values + SPLIT * width;
+    a.total = a.split + in_lines(partial_floats(kv, (int32_t)rows));
+    return a;
+}
+
+/* ---- one split ------------------------------------------------------------------------------- */
+
+/* What one split gives for the rows of a unit. */
+typedef struct {
+    float *mixed;  /* [rows, width] values, weighted by exp(score - maximum) */
+    float *maxima; /* [rows] */
+    float *sums;   /* [rows] of the weights */
+} partial_result;
+
+static partial_result result_at(const oct_kv *kv, float *floats, int32_t rows)
+{
+    partial_result result;
+    result.mixed = floats;
+    result.maxima = floats + (size_t)rows * (size_t)kv_width(kv);
+    result.sums = result.maxima + rows;
+    return result;
+}
+
+/* Positions of the split that a row sees. */
+static int32_t seen(const attention_unit *unit, int32_t group, int32_t row, int32_t first)
+{
+    int32_t count = unit->position + row / group + 1 - first;
+    return count < 0 ? 0 : least(count, SPLIT);
+}
+
+static void score(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
+                  const scratch_arrays *a)
+{
+    const int32_t head_dim = view->kv->head_dim, rows = unit->num_tokens * group;
+    const int32_t end = least(first + SPLIT, view->end);
+    for (int32_t position = first; position < end; position += TILE) {
+        if (rows <= MAX_ROWS)
+            oct_kv_prefetch(view, position + TILE);
+        const float *keys = oct_kv_keys(view, position, a->keys);
+        for (int32_t row = 0, count; row < rows; row += count) {
+            count = rows_at_once(rows - row);
+            if (seen(unit, group, row + count - 1, first) <= position - first)
+                continue;
+            score_rows(count, a->queries + row * head_dim, head_dim, keys,
+                       a->scores + row * SPLIT + position - first, SPLIT);
+        }
+    }
+}
+
+/* Scores to weights, in place. */
+static void weigh(float *scores, int32_t count, float *maximum, float *sum)
+{
+    const int32_t padded = ceil_div(count, TILE) * TILE;
+    for (int32_t i = count; i < padded; i++)
+        scores[i] = -INFINITY;
+    vf largest = vf_set(-INFINITY), sums[TILE_VECTORS] = {{0}};
+    for (int32_t i = 0; i < padded; i += LANES)
+        largest = vf_max(vf_load(scores + i), largest);
+    *maximum = vf_largest(largest);
+    for (int32_t i = 0; i < padded; i += TILE)
+        UNROLL for (int part = 0; part < TILE_VECTORS; part++) {
+            float *at = scores + i + part * LANES;
+            vf weight = vf_exp(vf_load(at) - *maximum);
+            vf_store(at, weight);
+            sums[part] += weight;
+        }
+    float total = 0;
+    for (int part = 0; part < TILE_VECTORS; part++)
+        total += vf_sum(sums[part]);
+    *sum = total;
+}
+
+static void mix(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
+                const scratch_arrays *a, float *mixed)
+{
+    const int32_t width = kv_width(view->kv), rows = unit->num_tokens * group;
+    const int32_t end = least(first + SPLIT, view->end);
+    const float *tiles[SPLIT_TILES];
+    for (int32_t i = 0; first + i * TILE < end; i++)
+        tiles[i] = oct_kv_values(view, first + i * TILE, a->values + i * TILE * width);
+    memset(mixed, 0, sizeof(float) * (size_t)rows * (size_t)width);
+    for (int32_t row = 0, count; row < rows; row += count) {
+        count = rows_at_once(rows - row);
+        /* What a row must not see is not multiplied by 0 either: it may be NaN. */
+        int32_t common = seen(unit, group, row, first);
+        mix_rows(count, tiles, width, 0, common, a->scores + row * SPLIT, SPLIT,
+                 mixed + row * width);
+        for (int32_t other = row + 1; other < row + count; other++)
+            mix_rows(1, tiles, width, common, seen(unit, group, other, first),
+                     a->scores + other * SPLIT, SPLIT, mixed + other * width);
+    }
+}
+
+static void attend_split(const attention_unit *unit, const kv_view *view, int32_t group,
+                         int32_t split, const scratch_arrays *a, partial_result result)
+{
+    const int32_t first = split * SPLIT, rows = unit->num_tokens * group;
+    score(unit, view, group, first, a);
+    for (int32_t row = 0; row < rows; row++)
+        weigh(a->scores + row * SPLIT, seen(unit, group, row, first), result.maxima + row,
+              result.sums + row);
+    mix(unit, view, group, first, a, result.mixed);
+}
+
+/* ---- merging --------------------------------------------------------------------------------- */
+
+static void merge_row(float *total, float *maximum, float *sum, const float *mixed,
+                      float other_maximum, float other_sum, int32_t width)
+{
+    float largest = vf_max(vf_set(other_maximum), vf_set(*maximum))[0];
+    float keep = float_exp(*maximum - largest), take = float_exp(other_maximum - largest);
+    *maximum = largest;
+    *sum = *sum * keep + other_sum * take;
+    for (int32_t i = 0; i < width; i += LANES)
+        vf_store(total + i, vf_load(total + i) * keep + vf_load(mixed + i) * take);
+}
+
+/* Adds a split to `total`; splits come in order. */
+static void merge(const attention_unit *unit, const oct_kv *kv, int32_t group, int32_t split,
+                  partial_result total, partial_result result)
+{
+    const int32_t rows = unit->num_tokens * group, width = kv_width(kv);
+    for (int32_t row = 0; row < rows; row++) {
+        if (!seen(unit, group, row, split * SPLIT))
+            continue;
+        float *into = total.mixed + row * width;
+        const float *from = result.mixed + row * width;
+        if (split == 0) {
+            memcpy(into, from, sizeof(float) * (size_t)width);
+            total.maxima[row] = result.maxima[row];
+            total.sums[row] = result.sums[row];
+        } else {
+            merge_row(into, total.maxima + row, total.sums + row, from, result.maxima[row],
+                      result.sums[row], width);
+        }
+    }
+}
+
+static void finish(const attention_plan *plan, const attention_unit *unit, int32_t head,
+                   partial_result total, float *out)
+{
+    const int32_t group = group_size(plan), head_dim = plan->kv->head_dim;
+    const int32_t width = kv_width(plan->kv);
+    for (int32_t row = 0; row < unit->num_tokens * group; row++) {
+        int64_t token = unit->token + row / group;
+        float *to = out + (token * plan->num_heads + head * group + row % group) * head_dim;
+        const float *from = total.mixed + row * width;
+        const float factor = 1.0f / total.sums[row];
+        for (int32_t d = 0; d < head_dim; d++)
+            to[d] = from[d] * factor;
+    }
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+static void load_queries(const attention_plan *plan, const attention_unit *unit, int32_t head,
+                         const float *q, int64_t q_stride, float *queries)
+{
+    const int32_t count = group_size(plan) * plan->kv->head_dim;
+    for (int32_t token = 0; token < unit->num_tokens; token++) {
+        const float *from = q + (unit->token + token) * q_stride + (int64_t)head * count;
+        for (int32_t i = 0; i < count; i++)
+            queries[token * count + i] = from[i] * plan->scale;
+    }
+}
+
+static kv_view view_of(const attention_plan *plan, const attention_unit *unit, int32_t layer,
+                       int32_t head)
+{
+    const int32_t *table = plan->batch->block_tables;
+    kv_view view = {plan->kv, table + (int64_t)unit->chunk * plan->batch->table_width, layer, head,
+                    unit->position + unit->num_tokens};
+    return view;
+}
+
+static int32_t num_splits(const attention_unit *unit)
+{
+    return ceil_div(unit->position + unit->num_tokens, SPLIT);
+}
+
+static void run_task(const attention_plan *plan, const attention_task *task, int32_t layer,
+                     int32_t head, const float *q, int64_t q_stride, float *out,
+                     const scratch_arrays *a)
+{
+    const oct_kv *kv = plan->kv;
+    const attention_unit *unit = plan->units + task->unit;
+    const int32_t group = group_size(plan), rows = unit->num_tokens * group;
+    const kv_view view = view_of(plan, unit, layer, head);
+    load_queries(plan, unit, head, q, q_stride, a->queries);
+    if (task->split != ALL_SPLITS) {
+        int64_t partial = task->partial + head * (int64_t)partial_floats(kv, rows);
+        attend_split(unit, &view, group, task->split, a,
+                     result_at(kv, plan->partials + partial, rows));
+        return;
+    }
+    partial_result result = result_at(kv, a->split, rows), total = result_at(kv, a->total, rows);
+    for (int32_t split = 0; split < num_splits(unit); split++) {
+        attend_split(unit, &view, group, split, a, result);
+        merge(unit, kv, group, split, total, result);
+    }
+    finish(plan, unit, head, total, out);
+}
+
+static void merge_unit(const attention_plan *plan, int32_t index, int32_t head, float *out,
+                       const scratch_arrays *a)
+{
+    const oct_kv *kv = plan->kv;
+    const attention_unit *unit = plan->units + index;
+    const int32_t group = group_size(plan), rows = unit->num_tokens * group;
+    const int64_t floats = (int64_t)partial_floats(kv, rows);
+    partial_result total = result_at(kv, a->total, rows);
+    for (int32_t split = 0; split < num_splits(unit); split++) {
+        int64_t at = plan->unit_partials[index] + (split * kv->num_kv_heads + head) * floats;
+        merge(unit, kv, group, split, total, result_at(kv, plan->partials + at, rows));
+    }
+    finish(plan, unit, head, total, out);
+}
+
+void attention_run(const attention_plan *plan, int32_t layer, const float *q, int64_t q_stride,
+                   float *out, int32_t *counters, int32_t thread)
+{
+    const int32_t heads = plan->kv->num_kv_heads;
+    const scratch_arrays a = arrays_of(plan, thread);
+    int32_t i;
+    while ((i = __atomic_fetch_add(counters, 1, __ATOMIC_RELAXED)) < plan->num_tasks * heads)
+        run_task(plan, plan->tasks + i / heads, layer, i % heads, q, q_stride, out, &a);
+    if (!plan->is_split)
+        return;
+#pragma omp barrier
+    while ((i = __atomic_fetch_add(counters + 1, 1, __ATOMIC_RELAXED)) < plan->num_units * heads)
+        merge_unit(plan, i / heads, i % heads, out, &a);
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static int32_t max_units(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
+{
+    return limits->max_tokens / unit_tokens(num_heads / kv->num_kv_heads) + limits->max_chunks;
+}
+
+static int32_t max_tasks(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
+{
+    int32_t split = TASKS_PER_THREAD * limits->num_threads * ceil_div(limits->max_context, SPLIT);
+    int32_t whole = max_units(kv, num_heads, limits);
+    return split > whole ? split : whole;
+}
+
+static size_t max_partial_floats(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
+{
+    size_t needed = (size_t)TASKS_PER_THREAD * (size_t)limits->num_threads *
+                    (size_t)ceil_div(limits->max_context, SPLIT) *
+                    partial_floats(kv, unit_rows(kv, num_heads));
+    return needed < MAX_PARTIAL_FLOATS ? needed : MAX_PARTIAL_FLOATS;
+}
+
+static size_t lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+size_t attention_bytes(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
+{
+    size_t units = (size_t)max_units(kv, num_heads, limits);
+    return lines(units * sizeof(attention_unit)) + lines(units * sizeof(int64_t)) +
+           lines((size_t)max_tasks(kv, num_heads, limits) * sizeof(attention_task)) +
+           lines(max_partial_floats(kv, num_heads, limits) * sizeof(float)) +
+           (size_t)limits->num_threads * thread_floats(kv, num_heads) * sizeof(float);
+}
+
+/* Units with the longest contexts come first, so that the last task to end is a short one. */
+static void add_units(attention_plan *plan, int32_t tokens_per_unit)
+{
+    const oct_batch *batch = plan->batch;
+    for (int32_t chunk = 0, first = 0; chunk < batch->num_chunks; chunk++) {
+        const int32_t length = batch->lengths[chunk];
+        for (int32_t i = ceil_div(length, tokens_per_unit) - 1; i >= 0; i--) {
+            attention_unit *unit = plan->units + plan->num_units++;
+            int32_t offset = i * tokens_per_unit;
+            unit->chunk = chunk;
+            unit->token = first + offset;
+            unit->num_tokens = least(tokens_per_unit, length - offset);
+            unit->position = batch->starts[chunk] + offset;
+        }
+        first += length;
+    }
+}
+
+static size_t all_partial_floats(const attention_plan *plan)
+{
+    size_t floats = 0;
+    for (int32_t i = 0; i < plan->num_units; i++) {
+        const attention_unit *unit = plan->units + i;
+        floats += (size_t)num_splits(unit) * (size_t)plan->kv->num_kv_heads *
+                  partial_floats(plan->kv, unit->num_tokens * group_size(plan));
+    }
+    return floats;
+}
+
+static void add_tasks(attention_plan *plan)
+{
+    const int64_t heads = plan->kv->num_kv_heads;
+    int64_t partial = 0;
+    for (int32_t i = 0; i < plan->num_units; i++) {
+        const attention_unit *unit = plan->units + i;
+        if (!plan->is_split) {
+            plan->tasks[plan->num_tasks++] = (attention_task){i, ALL_SPLITS, 0};
+            continue;
+        }
+        plan->unit_partials[i] = partial;
+        for (int32_t split = 0; split < num_splits(unit); split++) {
+            plan->tasks[plan->num_tasks++] = (attention_task){i, split, partial};
+            partial += heads * (int64_t)partial_floats(plan->kv, unit->num_tokens * group_size(plan));
+        }
+    }
+}
+
+void attention_begin(attention_plan *plan, const oct_kv *kv, const oct_batch *batch,
+                     const oct_limits *limits, int32_t num_heads, float scale, void *memory)
+{
+    uint8_t *at = memory;
+    const size_t units = (size_t)max_units(kv, num_heads, limits);
+    const size_t capacity = max_partial_floats(kv, num_heads, limits);
+    *plan = (attention_plan){.kv = kv, .batch = batch, .num_heads = num_heads, .scale = scale};
+    plan->units = (attention_unit *)at;
+    at += lines(units * sizeof(attention_unit));
+    plan->unit_partials = (int64_t *)at;
+    at += lines(units * sizeof(int64_t));
+    plan->tasks = (attention_task *)at;
+    at += lines((size_t)max_tasks(kv, num_heads, limits) * sizeof(attention_task));
+    plan->partials = (float *)at;
+    at += lines(capacity * sizeof(float));
+    plan->scratch = (float *)at;
+    plan->scratch_floats = thread_floats(kv, num_heads);
+    add_units(plan, unit_tokens(num_heads / kv->num_kv_heads));
+    plan->is_split = plan->num_units * kv->num_kv_heads < TASKS_PER_THREAD * limits->num_threads &&
+                     all_partial_floats(plan) <= capacity;
+    add_tasks(plan);
+}

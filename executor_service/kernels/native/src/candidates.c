@@ -1,0 +1,140 @@
+#include "candidates.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int better(candidate a, candidate b)
+{
+    return a.value > b.value || (a.value == b.value && a.id < b.id);
+}
+
+static void swap(candidate *a, candidate *b)
+{
+    candidate c = *a;
+    *a = *b;
+    *b = c;
+}
+
+/* Of the first, the middle and the last: falling and rising runs are not slow then. */
+static candidate pivot_of(const candidate *all, int32_t first, int32_t end)
+{
+    candidate a = all[first], b = all[first + (end - first) / 2], c = all[end - 1];
+    if (better(b, a)) {
+        candidate d = a;
+        a = b;
+        b = d;
+    }
+    if (better(c, a))
+        return a;
+    return better(c, b) ? c : b;
+}
+
+float keep_best(candidate *all, int32_t total, int32_t count)
+{
+    int32_t first = 0, end = total;
+    while (end - first > 1) {
+        /* Hoare's partition: [first, j] are no worse than the pivot, [i, end) no better. */
+        candidate pivot = pivot_of(all, first, end);
+        int32_t i = first, j = end - 1;
+        while (i <= j) {
+            while (better(all[i], pivot))
+                i++;
+            while (better(pivot, all[j]))
+                j--;
+            if (i <= j)
+                swap(all + i++, all + j--);
+        }
+        if (count <= j)
+            end = j + 1;
+        else if (count >= i)
+            first = i;
+        else
+            break;
+        if (count == first)
+            break;
+    }
+    float least = all[0].value;
+    for (int32_t i = 1; i < count; i++)
+        least = all[i].value < least ? all[i].value : least;
+    return least;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int32_t first = ((const candidate *)a)->id, second = ((const candidate *)b)->id;
+    return (first > second) - (first < second);
+}
+
+void sort_by_id(candidate *all, int32_t count)
+{
+    qsort(all, (size_t)count, sizeof *all, by_id);
+}
+
+/* Where the nucleus ends: weights above `value`, and of those equal to it the ids up to `last_id`. */
+typedef struct {
+    float value;
+    int32_t last_id;
+} edge;
+
+typedef struct {
+    int32_t above;
+    int32_t equal;
+    double mass_above;
+} parts;
+
+/* Moves what is above the pivot to the front, what equals it behind that in its order of ids. */
+static parts split(candidate *all, int32_t count, float pivot)
+{
+    parts p = {0, 0, 0};
+    for (int32_t i = 0; i < count; i++)
+        if (all[i].value > pivot) {
+            p.mass_above += all[i].value;
+            swap(all + p.above++, all + i);
+        }
+    for (int32_t i = p.above; i < count; i++)
+        if (all[i].value == pivot)
+            swap(all + p.above + p.equal++, all + i);
+    return p;
+}
+
+static edge edge_of(candidate *all, int32_t count, double mass)
+{
+    double before = 0;
+    edge last = {all[0].value, all[0].id};
+    while (count > 0) {
+        float pivot = pivot_of(all, 0, count).value;
+        parts p = split(all, count, pivot);
+        if (before + p.mass_above >= mass && p.above) {
+            count = p.above;
+            continue;
+        }
+        before += p.mass_above;
+        candidate *equal = all + p.above;
+        sort_by_id(equal, p.equal);
+        for (int32_t i = 0; i < p.equal; i++) {
+            /* The first of all is kept whatever the mass. */
+            if (before >= mass && before > 0)
+                return last;
+            last = (edge){pivot, equal[i].id};
+            before += pivot;
+        }
+        if (before >= mass)
+            return last;
+        all = equal + p.equal;
+        count -= p.above + p.equal;
+    }
+    return last;
+}
+
+int32_t keep_nucleus(candidate *all, int32_t count, double mass, candidate *scratch)
+{
+    if (!count)
+        return 0;
+    memcpy(scratch, all, sizeof *all * (size_t)count);
+    const edge last = edge_of(scratch, count, mass);
+    int32_t num_kept = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (all[i].value > last.value || (all[i].value == last.value && all[i].id <= last.last_id))
+            all[num_kept++] = all[i];
+    return num_kept;
+}

@@ -1,0 +1,44 @@
+/* The KV pool in memory: [num_layers][num_blocks][num_kv_heads] records of one block and head.
+ *
+ * A record holds K, then V, then (int8) the scales of both:
+ *   K [block_size / lane_slots][width][lane_slots]: lane_slots slots side by side, as the scores of
+ *     neighbouring slots are computed in neighbouring lanes;
+ *   V [block_size][width];
+ *   scales [2][block_size] float32, one per token and head.
+ * width is head_dim rounded up to 16; lane_slots is 16 where that divides block_size, else
+ * block_size: then slots do not come in sixteens and are gathered one by one before use.
+ */
+#ifndef OCTAVO_KV_H
+#define OCTAVO_KV_H
+
+#include "octavo.h"
+#include "simd.h"
+
+ALWAYS_INLINE int32_t kv_width(const oct_kv *kv)
+{
+    return (kv->head_dim + TILE - 1) / TILE * TILE;
+}
+
+/* One token's K and V of all heads, each [num_kv_heads, head_dim], into its slot. */
+void oct_kv_put(const oct_kv *kv, int32_t layer, int64_t slot, const float *k, const float *v);
+
+/* One head of one sequence. */
+typedef struct {
+    const oct_kv *kv;
+    const int32_t *table;
+    int32_t layer;
+    int32_t head;
+    int32_t end; /* no slot of a position from here on is read, but as a lane beside others */
+} kv_view;
+
+/* K of positions [position, position + TILE) as float32 [width][TILE]; position is a multiple of
+ * TILE. Lies in the pool itself or in `scratch` [width * TILE]. */
+const float *oct_kv_keys(const kv_view *view, int32_t position, float *scratch);
+
+/* V of the same as float32 [TILE][width]. */
+const float *oct_kv_values(const kv_view *view, int32_t position, float *scratch);
+
+/* Asks for a tile's memory ahead of its use. */
+void oct_kv_prefetch(const kv_view *view, int32_t position);
+
+#endif

@@ -1,0 +1,58 @@
+/* Signed bytes in groups of 32: int8 and Q8_0. */
+#include "layouts.h"
+
+ALWAYS_INLINE void group_sums(const int rows, const uint8_t *bytes, act_rows x, int32_t row,
+                              int32_t g, vi sums[][2])
+{
+    UNROLL for (int i = 0; i < rows; i++)
+        sums[i][0] = sums[i][1] = (vi){0} - SIGNED_OFFSET * act_groups(x, row + i)[g].sum;
+    UNROLL for (int k = 0; k < GROUP; k += SIGNED_TOGETHER) {
+        const uint8_t *left = bytes + k * PANEL, *right = left + LANES * SIGNED_TOGETHER;
+        UNROLL for (int i = 0; i < rows; i++) {
+            vi q = LANES == 8 ? splat_four(act_shorts(x, row + i) + g * GROUP + k)
+                              : splat_four(act_bytes(x, row + i) + g * GROUP + k);
+            sums[i][0] = add_signed(sums[i][0], left, q);
+            sums[i][1] = add_signed(sums[i][1], right, q);
+        }
+    }
+}
+
+ALWAYS_INLINE void multiply_tile(const int rows, panel_share share, act_rows x, int32_t panel,
+                                 int32_t row)
+{
+    const uint8_t *data = (const uint8_t *)share.weight->data
+                          + (size_t)panel * panel_bytes(OCT_INT8, x.in_features);
+    const float *factors = (const float *)data;
+    vf totals[TILE_ROWS][2];
+    UNROLL for (int i = 0; i < rows; i++)
+        totals[i][0] = totals[i][1] = (vf){0};
+    data += INT8_FACTOR_BYTES;
+    for (int32_t g = 0; g < x.in_features / GROUP; g++, data += INT8_GROUP_BYTES) {
+        const uint16_t *scales = (const uint16_t *)data;
+        vi sums[TILE_ROWS][2];
+        group_sums(rows, data + PANEL * sizeof *scales, x, row, g, sums);
+        vf left = vf_load_half(scales), right = vf_load_half(scales + LANES);
+        UNROLL for (int i = 0; i < rows; i++) {
+            float scale = act_groups(x, row + i)[g].scale;
+            totals[i][0] = vf_fma(floats_of(sums[i][0]), left * scale, totals[i][0]);
+            totals[i][1] = vf_fma(floats_of(sums[i][1]), right * scale, totals[i][1]);
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) {
+        totals[i][0] *= vf_load(factors);
+        totals[i][1] *= vf_load(factors + LANES);
+        put_sums(share, panel, row + i, totals[i]);
+    }
+}
+
+static void multiply_rows(int32_t rows, panel_share share, act_rows x, int32_t panel, int32_t row)
+{
+    switch (rows) {
+        TILE_CASES(multiply_tile, share, x, panel, row)
+    }
+}
+
+void multiply_int8(panel_share share, act_rows x)
+{
+    for_tiles(share, x, multiply_rows);
+}

@@ -1,0 +1,122 @@
+/* Four bits in groups of 32: Q4_0, Q4_1 and Q4_K, which differ in where scales and minimums are. */
+#include "layouts.h"
+
+/* Of both vectors of a panel. The weight is scale * nibble + minimum. */
+typedef struct {
+    vf scale[2], minimum[2];
+} group_scales;
+
+ALWAYS_INLINE void nibble_sums(const int rows, const uint8_t *bytes, act_rows x, int32_t row,
+                               int32_t g, vi sums[][2])
+{
+    /* A half of a lane sums 16 products of at most 15 * 127. */
+    UNROLL for (int i = 0; i < rows; i++)
+        sums[i][0] = sums[i][1] = (vi){0};
+    UNROLL for (int t = 0; t < 8; t++) {
+        const uint8_t *place = bytes + t % 4 * PANEL * 4;
+        vb left = vb_shift(vb_load(place), t / 4 * 4) & 15;
+        vb right = vb_shift(vb_load(place + LANES * 4), t / 4 * 4) & 15;
+        UNROLL for (int i = 0; i < rows; i++) {
+            vi q = splat_four(act_bytes(x, row + i) + g * GROUP + t * 4);
+            sums[i][0] = add_four(sums[i][0], left, q);
+            sums[i][1] = add_four(sums[i][1], right, q);
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int c = 0; c < 2; c++)
+        sums[i][c] = whole_sums(sums[i][c]);
+}
+
+ALWAYS_INLINE group_scales half_scales(const int kind, const uint8_t *data)
+{
+    const uint16_t *scales = (const uint16_t *)data, *minimums = scales + PANEL;
+    group_scales s = {{vf_load_half(scales), vf_load_half(scales + LANES)}, {{0}, {0}}};
+    if (kind == OCT_Q4_1) {
+        s.minimum[0] = vf_load_half(minimums);
+        s.minimum[1] = vf_load_half(minimums + LANES);
+    }
+    return s;
+}
+
+/* `outer` are those of the block of 256. */
+ALWAYS_INLINE group_scales byte_scales(group_scales outer, const uint8_t *data)
+{
+    group_scales s;
+    UNROLL for (int c = 0; c < 2; c++) {
+        s.scale[c] = outer.scale[c] * load_unsigned_bytes(data + c * LANES);
+        s.minimum[c] = -(outer.minimum[c] * load_unsigned_bytes(data + PANEL + c * LANES));
+    }
+    return s;
+}
+
+ALWAYS_INLINE void add_group(const int rows, const int kind, group_scales s, const uint8_t *nibbles,
+                             act_rows x, int32_t row, int32_t g, vf totals[][2])
+{
+    vi sums[TILE_ROWS][2];
+    nibble_sums(rows, nibbles, x, row, g, sums);
+    UNROLL for (int i = 0; i < rows; i++) {
+        act_group q = act_groups(x, row + i)[g];
+        UNROLL for (int c = 0; c < 2; c++) {
+            if (kind == OCT_Q4_0)
+                sums[i][c] -= 8 * q.sum;
+            totals[i][c] = vf_fma(floats_of(sums[i][c]), s.scale[c] * q.scale, totals[i][c]);
+            if (kind != OCT_Q4_0)
+                totals[i][c] = vf_fma(s.minimum[c], vf_set(q.scaled_sum), totals[i][c]);
+        }
+    }
+}
+
+ALWAYS_INLINE void multiply_tile(const int rows, const int kind, panel_share share, act_rows x,
+                                 int32_t panel, int32_t row)
+{
+    const uint8_t *data = (const uint8_t *)share.weight->data
+                          + (size_t)panel * panel_bytes(kind, x.in_features);
+    vf totals[TILE_ROWS][2];
+    group_scales outer = {{{0}, {0}}, {{0}, {0}}};
+    UNROLL for (int i = 0; i < rows; i++)
+        totals[i][0] = totals[i][1] = (vf){0};
+    for (int32_t g = 0; g < x.in_features / GROUP; g++) {
+        group_scales scales;
+        if (kind == OCT_Q4_K) {
+            if (g % (SUPER / GROUP) == 0) {
+                outer = half_scales(OCT_Q4_1, data);
+                data += PANEL * 4;
+            }
+            scales = byte_scales(outer, data);
+            data += PANEL * 2;
+        } else {
+            scales = half_scales(kind, data);
+            data += kind == OCT_Q4_1 ? PANEL * 4 : PANEL * 2;
+        }
+        add_group(rows, kind, scales, data, x, row, g, totals);
+        data += NIBBLE_BYTES;
+    }
+    UNROLL for (int i = 0; i < rows; i++)
+        put_sums(share, panel, row + i, totals[i]);
+}
+
+#define MULTIPLY(name, kind)                                                                       \
+    static void name(int32_t rows, panel_share share, act_rows x, int32_t panel, int32_t row)      \
+    {                                                                                              \
+        switch (rows) {                                                                            \
+            TILE_CASES(multiply_tile, kind, share, x, panel, row)                                  \
+        }                                                                                          \
+    }
+
+MULTIPLY(multiply_q4_0, OCT_Q4_0)
+MULTIPLY(multiply_q4_1, OCT_Q4_1)
+MULTIPLY(multiply_q4_k, OCT_Q4_K)
+
+void multiply_q4(panel_share share, act_rows x)
+{
+    switch (share.weight->kind) {
+    case OCT_Q4_0:
+        for_tiles(share, x, multiply_q4_0);
+        break;
+    case OCT_Q4_1:
+        for_tiles(share, x, multiply_q4_1);
+        break;
+    case OCT_Q4_K:
+        for_tiles(share, x, multiply_q4_k);
+        break;
+    }
+}

@@ -1,0 +1,373 @@
+#include "sample.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "candidates.h"
+#include "simd.h"
+
+/* Weights are summed in lanes of float over so many at a time, and those sums in double. */
+enum { SUM_BLOCK = 8 * LANES, SPARE_CANDIDATES = 1024 };
+
+typedef struct {
+    float *weights;         /* [vocab] */
+    double *sums;           /* [vocab / SUM_BLOCK] */
+    candidate *candidates;  /* [vocab + SPARE_CANDIDATES] */
+    candidate *selection;   /* [vocab] */
+    float *adjusted;        /* [vocab] */
+    int32_t *counts;        /* [vocab] all 0 between draws */
+} scratch;
+
+static size_t in_lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static size_t thread_bytes(int32_t vocab_size)
+{
+    const size_t vocab = (size_t)vocab_size + TILE;
+    return 3 * in_lines(vocab * 4) + in_lines((vocab / SUM_BLOCK + 1) * 8) +
+           in_lines((vocab + SPARE_CANDIDATES) * sizeof(candidate)) +
+           in_lines(vocab * sizeof(candidate));
+}
+
+size_t oct_sample_workspace(int32_t vocab_size, int32_t num_threads)
+{
+    return thread_bytes(vocab_size) * (size_t)num_threads;
+}
+
+static scratch scratch_of(void *workspace, int32_t vocab_size, int32_t thread)
+{
+    const size_t vocab = (size_t)vocab_size + TILE;
+    uint8_t *at = (uint8_t *)workspace + thread_bytes(vocab_size) * (size_t)thread;
+    scratch s;
+    s.counts = (int32_t *)at;
+    at += in_lines(vocab * 4);
+    s.weights = (float *)at;
+    at += in_lines(vocab * 4);
+    s.adjusted = (float *)at;
+    at += in_lines(vocab * 4);
+    s.sums = (double *)at;
+    at += in_lines((vocab / SUM_BLOCK + 1) * 8);
+    s.candidates = (candidate *)at;
+    at += in_lines((vocab + SPARE_CANDIDATES) * sizeof(candidate));
+    s.selection = (candidate *)at;
+    return s;
+}
+
+/* ---- random numbers -------------------------------------------------------------------------- */
+
+/* Philox4x32-10, the first word of its block as a number in [0, 1). */
+static float uniform(const oct_draw *draw)
+{
+    uint32_t x[4] = {(uint32_t)draw->position, (uint32_t)draw->index, 0, 0};
+    uint32_t key[2] = {(uint32_t)draw->seed, (uint32_t)(draw->seed >> 32)};
+    for (int i = 0; i < 10; i++) {
+        uint64_t a = 0xD2511F53ull * x[0], b = 0xCD9E8D57ull * x[2];
+        x[0] = (uint32_t)(b >> 32) ^ x[1] ^ key[0];
+        x[2] = (uint32_t)(a >> 32) ^ x[3] ^ key[1];
+        x[1] = (uint32_t)b;
+        x[3] = (uint32_t)a;
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return (float)(x[0] >> 8) * 0x1p-24f;
+}
+
+/* ---- penalties ------------------------------------------------------------------------------- */
+
+static int adjusts(const oct_draw *draw)
+{
+    return draw->num_biases || draw->num_banned || draw->repetition != 1.0f ||
+           draw->presence != 0.0f || draw->frequency != 0.0f;
+}
+
+static void penalize(float *logits, const oct_draw *draw, int32_t *counts)
+{
+    const int32_t *history = draw->history, length = draw->history_length;
+    if (draw->repetition != 1.0f) {
+        for (int32_t i = 0; i < length; i++) {
+            float *logit = logits + history[i];
+            if (counts[history[i]]++ == 0)
+                *logit = *logit > 0 ? *logit / draw->repetition : *logit * draw->repetition;
+        }
+        for (int32_t i = 0; i < length; i++)
+            counts[history[i]] = 0;
+    }
+    if (draw->presence != 0.0f || draw->frequency != 0.0f) {
+        for (int32_t i = draw->num_prompt; i < length; i++)
+            counts[history[i]]++;
+        for (int32_t i = draw->num_prompt; i < length; i++) {
+            int32_t *count = counts + history[i];
+            if (!*count)
+                continue;
+            logits[history[i]] -= draw->presence;
+            logits[history[i]] -= draw->frequency * (float)*count;
+            *count = 0;
+        }
+    }
+}
+
+static void adjust(float *logits, const oct_draw *draw, int32_t *counts)
+{
+    for (int32_t i = 0; i < draw->num_biases; i++)
+        logits[draw->bias_tokens[i]] += draw->bias_values[i];
+    penalize(logits, draw, counts);
+    for (int32_t i = 0; i < draw->num_banned; i++)
+        logits[draw->banned[i]] = -INFINITY;
+}
+
+/* ---- the best -------------------------------------------------------------------------------- */
+
+/* NaN if there is one. */
+static float largest_of(const float *x, int32_t count)
+{
+    vf best[4];
+    vi strange = {0};
+    int32_t i = 0;
+    for (int part = 0; part < 4; part++)
+        best[part] = vf_set(-INFINITY);
+    for (; i + 4 * LANES <= count; i += 4 * LANES)
+        UNROLL for (int part = 0; part < 4; part++) {
+            vf v = vf_load(x + i + part * LANES);
+            strange |= v != v;
+            best[part] = vf_max(v, best[part]);
+        }
+    float largest = vf_largest(vf_max(vf_max(best[0], best[1]), vf_max(best[2], best[3])));
+    int is_strange = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        is_strange |= strange[lane] != 0;
+    for (; i < count; i++) {
+        is_strange |= x[i] != x[i];
+        largest = x[i] > largest ? x[i] : largest;
+    }
+    return is_strange ? NAN : largest;
+}
+
+static int any(vi mask)
+{
+#if LANES == 16
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif LANES == 8
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+#endif
+}
+
+static int32_t first_equal(const float *x, int32_t count, float value)
+{
+    int32_t i = 0;
+    while (i + LANES <= count && !any(vf_load(x + i) == vf_set(value)))
+        i += LANES;
+    while (i < count && x[i] != value)
+        i++;
+    return i;
+}
+
+/* The top_k largest, ids ascending; equal ones by rising id. Leaves out what is -inf. */
+static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, candidate *found)
+{
+    const int32_t room = 2 * top_k + SPARE_CANDIDATES;
+    float threshold = -INFINITY;
+    int32_t num_found = 0, i = 0;
+    for (; i < count; i += LANES) {
+        int32_t end = i + LANES < count ? i + LANES : count;
+        if (end - i == LANES && !any(vf_load(logits + i) > vf_set(threshold)))
+            continue;
+        for (int32_t id = i; id < end; id++)
+            if (logits[id] > threshold)
+                found[num_found++] = (candidate){logits[id], id};
+        if (num_found + LANES > room) {
+            /* Ids only rise from here on, so an equal logit is no longer among the best. */
+            threshold = keep_best(found, num_found, top_k);
+            num_found = top_k;
+        }
+    }
+    if (num_found > top_k) {
+        keep_best(found, num_found, top_k);
+        num_found = top_k;
+    }
+    sort_by_id(found, num_found);
+    return num_found;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* exp((logits - largest) / temperature), 0 where that is below min_p, with the sum of each
+ * SUM_BLOCK; returns the whole sum. The last vector is padded with -inf. */
+static double weigh(float *weights, const float *logits, int32_t count, float largest,
+                    const oct_draw *draw, double *sums)
+{
+    const vf temperature = vf_set(draw->temperature), least = vf_set(draw->min_p);
+    double total = 0;
+    for (int32_t first = 0; first < count; first += SUM_BLOCK) {
+        vf sum = {0};
+        for (int32_t i = first; i < first + SUM_BLOCK && i < count; i += LANES) {
+            vf x = vf_set(-INFINITY);
+            if (i + LANES <= count)
+                x = vf_load(logits + i);
+            else
+                for (int32_t lane = 0; i + lane < count; lane++)
+                    x[lane] = logits[i + lane];
+            vf w = vf_exp((x - largest) / temperature);
+            if (draw->min_p > 0 && draw->top_p >= 1)
+                w = vf_select(w < least, (vf){0}, w);
+            vf_store(weights + i, w);
+            sum += w;
+        }
+        double block = 0;
+        for (int lane = 0; lane < LANES; lane++)
+            block += sum[lane];
+        sums[first / SUM_BLOCK] = block;
+        total += block;
+    }
+    return total;
+}
+
+/* ---- drawing --------------------------------------------------------------------------------- */
+
+static float as_drawn(float u)
+{
+    /* A uniform of 0 must not draw what stands, with no weight, before the first kept token. */
+    return u > 0 ? u : 0x1p-149f;
+}
+
+/* The first place whose share of the sum up to it reaches u. */
+static int32_t place_among(const candidate *kept, int32_t count, float u)
+{
+    double total = 0, sum = 0;
+    int32_t last = 0;
+    for (int32_t i = 0; i < count; i++)
+        total += kept[i].value;
+    for (int32_t i = 0; i < count; i++) {
+        sum += kept[i].value;
+        if ((float)(sum / total) >= u)
+            return i;
+        last = kept[i].value > 0 ? i : last;
+    }
+    return last;
+}
+
+/* The same over all weights; blocks that end below u are passed over by their sums. */
+static int32_t place_of_all(const float *weights, const double *sums, int32_t count, double total,
+                            float u)
+{
+    double before = 0;
+    int32_t last = 0;
+    for (int32_t first = 0; first < count; first += SUM_BLOCK) {
+        double after = before + sums[first / SUM_BLOCK];
+        int32_t end = first + SUM_BLOCK < count ? first + SUM_BLOCK : count;
+        if (sums[first / SUM_BLOCK] > 0)
+            last = first;
+        if ((float)(after / total) >= u) {
+            double sum = before;
+            for (int32_t i = first; i < end; i++) {
+                sum += weights[i];
+                if ((float)(sum / total) >= u)
+                    return i;
+            }
+        }
+        before = after;
+    }
+    int32_t place = last;
+    for (int32_t i = last; i < last + SUM_BLOCK && i < count; i++)
+        place = weights[i] > 0 ? i : place;
+    return place;
+}
+
+/* Candidates of top-p: all that is below the floor together holds less than 1 - top_p. */
+static int32_t above_floor(const float *weights, int32_t count, float floor, candidate *found)
+{
+    int32_t num_found = 0, i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        if (!any(vf_load(weights + i) >= vf_set(floor)))
+            continue;
+        for (int32_t id = i; id < i + LANES; id++)
+            if (weights[id] >= floor)
+                found[num_found++] = (candidate){weights[id], id};
+    }
+    for (; i < count; i++)
+        if (weights[i] >= floor)
+            found[num_found++] = (candidate){weights[i], i};
+    return num_found;
+}
+
+static int32_t apply_min_p(candidate *kept, int32_t count, float min_p)
+{
+    int32_t num_kept = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (kept[i].value >= min_p)
+            kept[num_kept++] = kept[i];
+    return num_kept;
+}
+
+static float floor_of(double top_p, double total, int32_t count)
+{
+    double floor = (1.0 - top_p) * total / count;
+    /* The least float that is not below it. */
+    float single = (float)(floor < 1 ? floor : 1);
+    return single < floor && floor < 1 ? nextafterf(single, 2) : single;
+}
+
+/* logits: with a finite maximum. */
+static int32_t draw_token(const float *logits, int32_t count, float largest, const oct_draw *draw,
+                          const scratch *s)
+{
+    const float u = as_drawn(uniform(draw));
+    if (draw->top_k > 0 && draw->top_k < count) {
+        candidate *kept = s->candidates;
+        int32_t num_kept = take_top_k(logits, count, draw->top_k, kept);
+        double total = 0;
+        for (int32_t i = 0; i < num_kept; i++) {
+            kept[i].value = float_exp((kept[i].value - largest) / draw->temperature);
+            total += kept[i].value;
+        }
+        if (draw->top_p < 1)
+            num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, s->selection);
+        num_kept = apply_min_p(kept, num_kept, draw->min_p);
+        return kept[place_among(kept, num_kept, u)].id;
+    }
+    double total = weigh(s->weights, logits, count, largest, draw, s->sums);
+    if (draw->top_p >= 1)
+        return place_of_all(s->weights, s->sums, count, total, u);
+    candidate *kept = s->candidates;
+    int32_t num_kept =
+        above_floor(s->weights, count, floor_of(draw->top_p, total, count), kept);
+    num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, s->selection);
+    num_kept = apply_min_p(kept, num_kept, draw->min_p);
+    return kept[place_among(kept, num_kept, u)].id;
+}
+
+static void draw_one(const float *logits, int32_t count, oct_draw *draw, const scratch *s)
+{
+    float largest = largest_of(logits, count);
+    draw->status = OCT_NOT_FINITE;
+    if (!isfinite(largest))
+        return;
+    if (adjusts(draw)) {
+        memcpy(s->adjusted, logits, sizeof(float) * (size_t)count);
+        adjust(s->adjusted, draw, s->counts);
+        logits = s->adjusted;
+        largest = largest_of(logits, count);
+        draw->status = largest == -INFINITY ? OCT_NO_CANDIDATE : OCT_NOT_FINITE;
+        if (!isfinite(largest))
+            return;
+    }
+    draw->status = OCT_DRAWN;
+    draw->token = draw->temperature > 0 ? draw_token(logits, count, largest, draw, s)
+                                        : first_equal(logits, count, largest);
+}
+
+void oct_sample(const float *logits, int32_t vocab_size, oct_draw *draws, int32_t num_draws,
+                int32_t num_threads, void *workspace)
+{
+#pragma omp parallel num_threads(num_threads) if (num_draws > 1)
+    {
+        const scratch s = scratch_of(workspace, vocab_size, omp_get_thread_num());
+#pragma omp for schedule(dynamic, 1)
+        for (int32_t i = 0; i < num_draws; i++)
+            draw_one(logits + (int64_t)draws[i].row * vocab_size, vocab_size, draws + i, &s);
+    }
+}

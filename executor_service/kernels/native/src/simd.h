@@ -1,0 +1,207 @@
+/* One vector type, as wide as the machine level that this is compiled for.
+ *
+ * Kernels are written over `vf`, so that every level runs the same logic; only what is here knows
+ * an instruction set. No contraction is left to the compiler: `vf_fma` is the machine's fused
+ * operation where it has one, and two roundings where not, always.
+ */
+#ifndef OCTAVO_SIMD_H
+#define OCTAVO_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+/* Arrays that kernels read in whole vectors are padded to this many floats at every level. */
+#define TILE 16
+#define TILE_VECTORS (TILE / LANES)
+
+#define UNROLL _Pragma("GCC unroll 16")
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+
+ALWAYS_INLINE vf vf_load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+ALWAYS_INLINE void vf_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+ALWAYS_INLINE vf vf_set(float x)
+{
+    return x - (vf){0};
+}
+
+ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if LANES == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif LANES == 8
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+/* LANES float16 in memory, as their bits. */
+ALWAYS_INLINE vf vf_load_half(const uint16_t *p)
+{
+#if LANES == 16
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#elif LANES == 8
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#else
+    typedef uint16_t half_lanes __attribute__((vector_size(LANES * 2)));
+    typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+    half_lanes halves;
+    memcpy(&halves, p, sizeof halves);
+    vu bits = __builtin_convertvector(halves, vu);
+    vu magnitude = (bits & 0x7fffu) << 13;
+    /* Multiplying by 2^112 puts the exponent right, of subnormal numbers too. */
+    vf value = (vf)magnitude * 0x1p112f;
+    vu special = (vu)(magnitude >= 0x0f800000u); /* inf and NaN */
+    vu found = (special & (magnitude | 0x7f800000u)) | (~special & (vu)value);
+    return (vf)(found | (bits & 0x8000u) << 16);
+#endif
+}
+
+/* To the nearest, ties to even. */
+ALWAYS_INLINE uint16_t half_of(float x)
+{
+#if LANES >= 8
+    return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (magnitude >= 0x477ff000) /* 65520 and beyond */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < 0x38800000) { /* subnormal: adding 0.5 leaves it in the lowest bits */
+        float absolute, shifted;
+        memcpy(&absolute, &magnitude, 4);
+        shifted = absolute + 0.5f;
+        memcpy(&magnitude, &shifted, 4);
+        return (uint16_t)(sign | (magnitude - 0x3f000000));
+    }
+    magnitude += 0xfff + (magnitude >> 13 & 1);
+    return (uint16_t)(sign | ((magnitude - 0x38000000) >> 13));
+#endif
+}
+
+ALWAYS_INLINE vf vf_load_int8(const int8_t *p)
+{
+#if LANES == 16
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif LANES == 8
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#else
+    typedef int8_t byte_lanes __attribute__((vector_size(LANES)));
+    byte_lanes bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    return __builtin_convertvector(bytes, vf);
+#endif
+}
+
+ALWAYS_INLINE vf vf_select(vi mask, vf a, vf b)
+{
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+
+/* b where either is NaN. */
+ALWAYS_INLINE vf vf_max(vf a, vf b)
+{
+#if LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return vf_select(a > b, a, b);
+#endif
+}
+
+/* b where either is NaN. */
+ALWAYS_INLINE vf vf_min(vf a, vf b)
+{
+#if LANES == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return vf_select(a < b, a, b);
+#endif
+}
+
+/* The lanes in an order that is the same whatever was summed. */
+ALWAYS_INLINE float vf_sum(vf v)
+{
+    float lanes[LANES];
+    vf_store(lanes, v);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++)
+            lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+ALWAYS_INLINE float vf_largest(vf v)
+{
+    float lanes[LANES];
+    vf_store(lanes, v);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++)
+            lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    return lanes[0];
+}
+
+/* e^x within 2 ulp; NaN stays NaN, 0 below the least subnormal, inf where it overflows.
+ * x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series to the 7th power. */
+ALWAYS_INLINE vf vf_exp(vf x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+    x = vf_min(vf_set(130.0f), vf_max(vf_set(-110.0f), x));
+    vf shifted = vf_fma(x, vf_set(1.44269504088896341f), vf_set(magic));
+    vi n = (vi)shifted - (vi)vf_set(magic);
+    vf whole = shifted - magic;
+    vf r = vf_fma(whole, vf_set(-0.693145751953125f), x);
+    r = vf_fma(whole, vf_set(-1.42860677e-6f), r);
+    vf p = vf_set(1.98412698e-4f);
+    p = vf_fma(p, r, vf_set(1.38888889e-3f));
+    p = vf_fma(p, r, vf_set(8.33333333e-3f));
+    p = vf_fma(p, r, vf_set(4.16666667e-2f));
+    p = vf_fma(p, r, vf_set(1.66666667e-1f));
+    p = vf_fma(p, r, vf_set(0.5f));
+    p = vf_fma(p, r, vf_set(1.0f));
+    p = vf_fma(p, r, vf_set(1.0f));
+    /* 2^n in two factors, as n may be beyond the exponents of normal numbers. */
+    vi half = n >> 1;
+    return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+}
+
+ALWAYS_INLINE float float_exp(float x)
+{
+    return vf_exp(vf_set(x))[0];
+}
+
+#endif

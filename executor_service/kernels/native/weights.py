@@ -1,0 +1,132 @@
+"""Weights packed for the C kernels.
+
+Rule 1: what a file keeps in blocks stays in them, interleaved by output feature: no inflation.
+Rule 2: all weights lie in a few large pieces of memory, for which the system is asked for huge
+pages: a step reads all of them, and small pages cost a tenth of its bandwidth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from executor_service.kernels.native.library import Library
+from executor_service.kernels.native.structs import Weight
+from executor_service.kernels.weight_rows import Blocks, Rows, WeightKind, WeightRule
+
+_PARTS = 7
+_ALIGNMENT = 64
+_CHUNK_BYTES = 64 << 20
+
+
+class WeightArena:
+    """Hands out zeroed memory that lives as long as its tensors."""
+
+    def __init__(self) -> None:
+        self._chunk = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+
+    def take(self, num_bytes: int) -> Tensor:
+        start = -(-self._used // _ALIGNMENT) * _ALIGNMENT
+        if start + num_bytes > self._chunk.numel():
+            self._chunk, start = _zeroed_pages(max(num_bytes, _CHUNK_BYTES)), 0
+        self._used = start + num_bytes
+        return self._chunk[start : self._used]
+
+
+class NativeWeight:
+    """[out_features, in_features] in the layout of its kind, or several such, one below another."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+        self.out_features = sum(part.out_features for part in parts)
+        self.in_features = parts[0].in_features
+        self._arrays: dict[int, ctypes.Array[Weight]] = {}
+
+    @property
+    def bytes_by_kind(self) -> Counter[WeightKind]:
+        counter: Counter[WeightKind] = Counter()
+        for part in self._parts:
+            counter[part.kind] += part.data.numel()
+        return counter
+
+    def struct(self, bias: Tensor | None) -> Weight:
+        """Points into this object and the bias: both must outlive it."""
+        address = None if bias is None else bias.data_ptr()
+        if len(self._parts) == 1:
+            return self._parts[0].struct(address)
+        structs = []
+        for part in self._parts:
+            structs.append(part.struct(address))
+            if address is not None:
+                address += part.out_features * 4
+        key = 0 if bias is None else bias.data_ptr()
+        array = self._arrays.setdefault(key, (Weight * len(structs))(*structs))
+        return Weight(
+            kind=_PARTS,
+            out_features=self.out_features,
+            in_features=self.in_features,
+            data=ctypes.addressof(array),
+            bias=None,
+        )
+
+
+class _Part:
+    """Rows of one kind."""
+
+    def __init__(self, kind: WeightKind, out_features: int, in_features: int, data: Tensor) -> None:
+        self.kind = kind
+        self.out_features = out_features
+        self.in_features = in_features
+        self.data = data
+
+    def struct(self, bias: int | None) -> Weight:
+        return Weight(
+            kind=self.kind,
+            out_features=self.out_features,
+            in_features=self.in_features,
+            data=self.data.data_ptr(),
+            bias=bias,
+        )
+
+
+def pack(
+    library: Library, arena: WeightArena, rows: Sequence[Rows], rule: WeightRule
+) -> NativeWeight:
+    """Stacks the rows; neighbours of one kind become one part."""
+    runs: list[tuple[WeightKind, list[Rows]]] = []
+    for part in rows:
+        kind = rule.kind_of(part)
+        if not runs or runs[-1][0] is not kind:
+            runs.append((kind, []))
+        runs[-1][1].append(part)
+    return NativeWeight([_pack_run(library, arena, kind, run) for kind, run in runs])
+
+
+def _pack_run(
+    library: Library, arena: WeightArena, kind: WeightKind, rows: Sequence[Rows]
+) -> _Part:
+    counts = [part.out_features if isinstance(part, Blocks) else len(part) for part in rows]
+    first = rows[0]
+    in_features = first.in_features if isinstance(first, Blocks) else first.shape[1]
+    packed_bytes = library.call.oct_packed_bytes(kind, sum(counts), in_features)
+    data = arena.take(packed_bytes)
+    done = 0
+    for part, count in zip(rows, counts, strict=True):
+        source = part.data if isinstance(part, Blocks) else part.float()
+        source = source.contiguous()
+        library.call.oct_pack(kind, in_features, data.data_ptr(), done, count, source.data_ptr())
+        done += count
+    return _Part(kind, done, in_features, data)
+
+
+def _zeroed_pages(num_bytes: int) -> Tensor:
+    pages = mmap.mmap(-1, num_bytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8)

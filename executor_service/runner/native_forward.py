@@ -1,0 +1,91 @@
+"""Forward passes on the host as one native call each, logits included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.kv import NativeKV
+from executor_service.kernels.native.step import (
+    LayerParts,
+    ModelParts,
+    Projection,
+    StepInput,
+    WholeStep,
+)
+from executor_service.kernels.native.structs import Limits
+from executor_service.kernels.native.weights import NativeWeight
+from executor_service.memory.kv_pool import KVPool
+from executor_service.models.layers import Linear
+from executor_service.models.llama import Layer, LlamaModel
+from executor_service.runner.batch import InputBatch
+from executor_service.runner.model_runner import ForwardOutputs
+from executor_service.runner.spec import ExecutorSpec
+
+
+class NativeForward:
+    """The model over one pool."""
+
+    def __init__(
+        self, model: LlamaModel, backend: NativeBackend, pool: KVPool, spec: ExecutorSpec
+    ) -> None:
+        limits = Limits(
+            max_tokens=spec.max_num_batched_tokens,
+            max_chunks=min(spec.max_rows, spec.max_num_batched_tokens),
+            max_rows=min(spec.max_rows, spec.max_num_batched_tokens),
+            max_context=spec.max_model_len,
+            num_threads=backend.num_threads,
+        )
+        kv = cast(NativeKV, pool.storage)
+        self._step = WholeStep(backend.library, _parts(model), kv, limits, spec.vocab_size)
+
+    def forward(self, batch: InputBatch, rows: Sequence[int]) -> ForwardOutputs:
+        layout = batch.layout
+        step = StepInput(
+            token_ids=batch.token_ids,
+            positions=batch.positions,
+            slots=layout.slot_mapping,
+            starts=layout.starts,
+            lengths=layout.lengths,
+            block_tables=layout.block_tables,
+        )
+        hidden, logits = self._step.run(step, torch.tensor(rows, dtype=torch.int32))
+        return ForwardOutputs(hidden, logits if rows else None)
+
+
+def _parts(model: LlamaModel) -> ModelParts:
+    config = model.config
+    return ModelParts(
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        eps=config.rms_norm_eps,
+        scale=model.layers[0].attention.scale,
+        embedding=cast(NativeWeight, model.embedding),
+        cos=model.cos,
+        sin=model.sin,
+        layers=[_layer(layer) for layer in model.layers],
+        norm=model.norm.weight,
+        head=_projection(model.head),
+    )
+
+
+def _layer(layer: Layer) -> LayerParts:
+    norms = layer.attention.norms
+    return LayerParts(
+        attention_norm=layer.attention_norm.weight,
+        qkv=_projection(layer.attention.qkv),
+        q_norm=norms[0].weight if norms else None,
+        k_norm=norms[1].weight if norms else None,
+        output=_projection(layer.attention.output),
+        feed_forward_norm=layer.feed_forward_norm.weight,
+        gate_up=_projection(layer.feed_forward.gate_up),
+        down=_projection(layer.feed_forward.down),
+    )
+
+
+def _projection(linear: Linear) -> Projection:
+    return Projection(weight=cast(NativeWeight, linear.weight), bias=linear.bias)

@@ -1,0 +1,183 @@
+"""Paged attention: right, blind to what a query must not see, the same bits in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from executor_service.kernels.backend import KVShape, KVStorage
+from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.library import Library
+from tests.support.paged import LAYER, make_case, make_layout
+
+HEADS = [(9, 3, 64), (8, 8, 16), (4, 1, 32), (14, 2, 64), (2, 1, 128), (64, 1, 16), (6, 2, 20)]
+MIXES: list[list[tuple[int, int]]] = [
+    [(0, 1)],
+    [(0, 33), (40, 7), (99, 1), (0, 1), (255, 1)],
+    [(0, 300), (200, 1), (1000, 1), (17, 1)],
+    [(130, 129), (127, 2), (128, 1), (0, 16)],
+    [(1500, 3)],
+]
+
+
+@pytest.mark.parametrize("chunks", MIXES)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), HEADS)
+@pytest.mark.parametrize("block_size", [16, 4])
+def test_attention_equals_the_reference_over_shuffled_tables(
+    native: Library,
+    chunks: list[tuple[int, int]],
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+) -> None:
+    backend = NativeBackend(native, num_threads=2)
+    case = make_case(
+        backend,
+        chunks,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        seed=len(chunks) + block_size,
+    )
+    found, expected = case.run(backend), case.expected()
+    assert found.isfinite().all(), "a block that belongs to nobody was read"
+    assert (found.double() - expected).abs().max() < 3e-6
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 32, 48, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+def test_any_block_size_and_dtype_works(
+    native: Library, block_size: int, dtype: torch.dtype
+) -> None:
+    """The reference reads the pool's own values, but not the step's own, which are rounded."""
+    backend = NativeBackend(native, num_threads=2, kv_dtype=dtype)
+    case = make_case(
+        backend,
+        [(5, 1), (0, 20), (200, 1)],
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        block_size=block_size,
+        seed=1,
+    )
+    tolerance = {torch.float32: 3e-6, torch.float16: 2e-3, torch.int8: 3e-2}[dtype]
+    assert (case.run(backend).double() - case.expected()).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("block_size", [4, 16, 32])
+def test_writes_land_in_their_slots_and_nowhere_else(
+    native: Library, dtype: torch.dtype, block_size: int
+) -> None:
+    backend = NativeBackend(native, num_threads=1, kv_dtype=dtype)
+    case = make_case(
+        backend,
+        [(3, 6), (8, 1)],
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        block_size=block_size,
+        seed=2,
+    )
+    every = torch.arange(case.pool.shape[2])
+    before = backend.read_blocks(case.kv, every).flatten(2, 3)
+    case.run(backend)
+    after = backend.read_blocks(case.kv, every).flatten(2, 3)
+    slots = case.layout.slot_mapping
+    for side, x in enumerate((case.k, case.v)):
+        error = (after[LAYER, side, slots] - x).abs()
+        assert (error <= _allowed(x, dtype)).all()
+    others = torch.ones(after.shape[2], dtype=torch.bool)
+    others[slots] = False
+    same = (after == before) | (after.isnan() & before.isnan())
+    assert same[:, :, others].all() and same[1 - LAYER].all()
+
+
+def _allowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The error of rounding to the nearest."""
+    if dtype == torch.int8:
+        return x.abs().amax(-1, keepdim=True).expand(x.shape) / 127 * 0.501
+    return x.abs() * (2.0**-11 if dtype == torch.float16 else 0.0) + 2.0**-25
+
+
+def test_float16_is_rounded_as_torch_does(native: Library) -> None:
+    backend = NativeBackend(native, num_threads=1, kv_dtype=torch.float16)
+    bits = torch.arange(0, 2**31, 40013, dtype=torch.int64).int()
+    x = torch.cat((bits, bits | -(2**31))).view(torch.float32)
+    x = torch.cat((x, torch.tensor([65519.0, 65520.0, 2.0**-24, 2.0**-25, 3 * 2.0**-26, 0.0])))
+    x = torch.nn.functional.pad(x, (0, -len(x) % 32)).view(-1, 1, 32)
+    blocks = -(-len(x) // 16)
+    shape = KVShape(num_layers=1, num_blocks=blocks, block_size=16, num_kv_heads=1, head_dim=32)
+    kv = backend.allocate_kv(shape)
+    layout = make_layout([(0, len(x))], torch.arange(blocks).int().unsqueeze(0), 16)
+    backend.write_kv(kv, 0, x, x, backend.begin_step(layout, kv))
+    found = backend.read_blocks(kv, torch.arange(blocks)).flatten(2, 3)[0, :, : len(x)]
+    expected = x.half().float().expand(2, *x.shape)
+    assert ((found == expected) | (found.isnan() & expected.isnan())).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+def test_what_is_not_finite_in_the_pool_reaches_those_who_see_it_and_no_other(
+    native: Library, dtype: torch.dtype
+) -> None:
+    backend = NativeBackend(native, num_threads=2, kv_dtype=dtype)
+    case = make_case(
+        backend, [(0, 50)], num_heads=4, num_kv_heads=2, head_dim=16, block_size=16, seed=3
+    )
+    case.v[37, 1, 3] = float("inf")
+    case.k[37, 0, 3] = float("nan")
+    found = case.run(backend)
+    assert found[:37].isfinite().all()
+    assert not found[37:, :2].isfinite().any(dim=-1).any()
+    assert not found[37:, 2:].isfinite().all(dim=-1).any()
+
+
+def _in_chunks(
+    backend: NativeBackend, kv: KVStorage, table: Tensor, q: Tensor, lengths: Sequence[int]
+) -> Tensor:
+    outputs, start = [], 0
+    for length in lengths:
+        step = backend.begin_step(make_layout([(start, length)], table, 16), kv)
+        rows = q[start : start + length]
+        outputs.append(backend.attention(rows, kv, LAYER, 0.125, step))
+        start += length
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+def test_a_query_has_the_same_bits_in_every_chunking_batch_and_team(
+    native: Library, dtype: torch.dtype
+) -> None:
+    """The invariant that lets a seeded request give the same tokens under any scheduling."""
+    backends = [
+        NativeBackend(native, num_threads=threads, kv_dtype=dtype) for threads in (1, 2, 3, 40)
+    ]
+    backend = backends[0]
+    num_tokens, num_heads, kv_heads, head_dim = 420, 9, 3, 64
+    shape = KVShape(
+        num_layers=2, num_blocks=60, block_size=16, num_kv_heads=kv_heads, head_dim=head_dim
+    )
+    kv = backend.allocate_kv(shape)
+    tables = torch.randperm(60)[:54].view(2, 27).int()
+    table = tables[:1]
+    q = torch.randn(num_tokens, num_heads, head_dim)
+    step = backend.begin_step(make_layout([(0, num_tokens)], table, 16), kv)
+    k, v = (torch.randn(num_tokens, kv_heads, head_dim) for _ in range(2))
+    backend.write_kv(kv, LAYER, k, v, step)
+    whole = backend.attention(q, kv, LAYER, 0.125, step)
+    for lengths in ([64] * 6 + [36], [16] * 26 + [4], [419, 1], [1, 2, 3, 414], [1] * 420):
+        assert torch.equal(_in_chunks(backend, kv, table, q, lengths), whole), lengths
+    chunks = [(419, 1), (7, 1), (300, 20), (60, 1)]
+    layout = make_layout(chunks, tables[[0, 1, 0, 1]], 16)
+    rows = torch.cat((q[419:], q[:1], q[300:320], q[:1]))
+    for team in backends:
+        assert torch.equal(_in_chunks(team, kv, table, q, [420]), whole)
+        assert torch.equal(_in_chunks(team, kv, table, q, [400] + [1] * 20), whole)
+        mixed = team.attention(rows, kv, LAYER, 0.125, team.begin_step(layout, kv))
+        assert torch.equal(mixed[0], whole[419])
+        assert torch.equal(mixed[2:22], whole[300:320])

@@ -1,0 +1,133 @@
+"""Libraries are built once per version of the sources, by whatever compiler there is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from executor_service.kernels.native import build, library
+
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+BASELINE = build.LEVELS[-1]
+
+
+def compiler() -> build.Compiler:
+    try:
+        return build.find_compiler({"PATH": "/usr/local/bin:/usr/bin:/bin"})
+    except build.BuildError:
+        pytest.skip("no C compiler")
+
+
+@pytest.mark.parametrize("level", build.LEVELS, ids=lambda level: level.name)
+def test_every_level_compiles_without_a_warning(level: build.Level, tmp_path: Path) -> None:
+    """Those too that this machine cannot run."""
+    assert build.compile_objects(compiler(), level, (*WARNINGS, "-O1"), tmp_path)
+
+
+def test_the_best_level_is_the_first_whose_every_need_is_met() -> None:
+    avx512, avx2, portable = build.LEVELS
+    assert build.best_level(avx512.needs | {"sse"}) is avx512
+    assert build.best_level(avx512.needs - {"avx512_vnni"}) is avx2
+    assert build.best_level(avx2.needs - {"f16c"}) is portable
+    assert build.best_level(frozenset()) is portable
+
+
+def test_flags_of_the_processor_are_read_once(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: x\n")
+    assert build.cpu_flags(cpuinfo) == {"fpu", "avx2", "fma"}
+    assert build.cpu_flags(tmp_path / "absent") == frozenset()
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sources that compile in no time."""
+    sources = tmp_path / "src"
+    sources.mkdir()
+    (sources / "a.c").write_text('#include "a.h"\nint a(void) { return A; }\n')
+    (sources / "a.h").write_text("#define A 1\n")
+    monkeypatch.setattr(build, "SOURCES", sources)
+    return sources
+
+
+ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+def test_a_library_is_built_once_and_again_when_a_header_changes(
+    small: Path, tmp_path: Path
+) -> None:
+    compiler()
+    cache = tmp_path / "cache"
+    first = build.library(BASELINE, cache, ENVIRON)
+    made = first.stat().st_mtime_ns
+    assert build.library(BASELINE, cache, ENVIRON) == first
+    assert first.stat().st_mtime_ns == made
+    (small / "a.h").write_text("#define A 2\n")
+    second = build.library(BASELINE, cache, ENVIRON)
+    assert second != first
+    assert sorted(cache.iterdir()) == sorted((first, second))
+
+
+def test_what_was_built_before_serves_without_a_compiler(small: Path, tmp_path: Path) -> None:
+    compiler()
+    cache = tmp_path / "cache"
+    with pytest.raises(build.BuildError, match="no C compiler"):
+        build.library(BASELINE, cache, {"PATH": ""})
+    built = build.library(BASELINE, cache, ENVIRON)
+    assert build.library(BASELINE, cache, {"PATH": ""}) == built
+
+
+def test_a_compilers_complaint_is_in_the_error(small: Path, tmp_path: Path) -> None:
+    compiler()
+    (small / "a.c").write_text("int a(void) { return undeclared_name; }\n")
+    with pytest.raises(build.BuildError, match="undeclared_name"):
+        build.library(BASELINE, tmp_path / "cache", ENVIRON)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(
+    small: Path, tmp_path: Path
+) -> None:
+    compiler()
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(build.BuildError, match="cache"):
+        build.library(BASELINE, tmp_path / "cache", ENVIRON)
+
+
+BUILD = """
+import sys, pathlib
+from executor_service.kernels.native import build
+build.SOURCES = pathlib.Path(sys.argv[1])
+print(build.library(build.LEVELS[-1], pathlib.Path(sys.argv[2]), {"PATH": sys.argv[3]}))
+"""
+
+
+def test_several_processes_may_build_the_same_at_once(small: Path, tmp_path: Path) -> None:
+    compiler()
+    arguments = [str(small), str(tmp_path / "cache"), ENVIRON["PATH"]]
+    started = [
+        subprocess.Popen([sys.executable, "-c", BUILD, *arguments], stdout=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    outputs = {process.communicate()[0] for process in started}
+    assert all(process.returncode == 0 for process in started)
+    assert len(outputs) == 1
+    assert [str(path) for path in (tmp_path / "cache").iterdir()] == [
+        outputs.pop().decode().strip()
+    ]
+
+
+def test_kernels_can_be_turned_off_and_an_unknown_level_is_refused() -> None:
+    with pytest.raises(build.BuildError, match="OCTAVO_NATIVE=0"):
+        library.load({"OCTAVO_NATIVE": "0"})
+    with pytest.raises(build.BuildError, match="OCTAVO_NATIVE=avx1024"):
+        library.load({"OCTAVO_NATIVE": "avx1024"})
+
+
+def test_the_cache_is_where_the_environment_says() -> None:
+    assert build.cache_directory({"OCTAVO_CACHE_DIR": "/x", "XDG_CACHE_HOME": "/y"}) == Path("/x")
+    assert build.cache_directory({"XDG_CACHE_HOME": "/y"}) == Path("/y/octavo")
+    assert build.cache_directory({}) == Path.home() / ".cache" / "octavo"
