@@ -95,3 +95,12 @@ def test_the_schedulers_image_gets_no_torch() -> None:
     assert "optional-dependencies" not in installed
     assert "torch" not in installed
     assert "executor_service" not in " ".join(a for keyword, a in steps if keyword == "COPY")
+
+
+def test_executors_get_the_cpu_build_of_torch_unless_told_otherwise() -> None:
+    index = "https://download.pytorch.org/whl/cpu"
+    arguments = SERVICES["executor"]["build"]["args"]
+    assert arguments["TORCH_INDEX"] == f"${{TORCH_INDEX-{index}}}"
+    steps = instructions("executor_service/Dockerfile")
+    assert ("ARG", f"TORCH_INDEX={index}") in steps
+    assert SERVICES["executor-gpu"]["build"]["args"]["TORCH_INDEX"] == "${TORCH_GPU_INDEX:-}"

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import httpx
 
+from octavo import Delta, SyncClient
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "octavo-test"
 COMMAND_TIMEOUT_S = 1800.0
 READY_TIMEOUT_S = 300.0
 POLL_S = 0.5
 
-_IN_FIRST_EXECUTOR = ("exec", "-T", "--index", "1", "executor", "python", "-c")
 _KILL_THE_EXECUTOR = """
 import os, signal
 for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -49,30 +50,31 @@ class Fleet:
 
     def __init__(self, command: str) -> None:
         self._command = shlex.split(command)
-        self._port, self._grpc_port = _free_port(), _free_port()
+        self.port, self._grpc_port = _free_port(), _free_port()
         self.address = f"127.0.0.1:{self._grpc_port}"
         self._environ = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": PROJECT,
-            "OCTAVO_PORT": f"127.0.0.1:{self._port}",
+            "OCTAVO_PORT": f"127.0.0.1:{self.port}",
             "OCTAVO_GRPC_PORT": self.address,
             "OCTAVO_MODEL": "smollm2-135m",
             "OCTAVO_THREADS": "1",
             "OCTAVO_KV_CACHE_MEMORY_BYTES": "256MiB",
         }
         self.http = httpx.Client(
-            base_url=f"http://127.0.0.1:{self._port}", timeout=120.0, trust_env=False
+            base_url=f"http://127.0.0.1:{self.port}", timeout=120.0, trust_env=False
         )
 
     def compose(self, *arguments: str) -> str:
         """Runs one command to its end; its output is shown only if it fails."""
         say("$ " + " ".join(["compose", *arguments]))
-        done = self._run(*arguments)
+        done = self.attempt(*arguments)
         if done.returncode:
             raise Failure(f"exit {done.returncode}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}")
         return done.stdout
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs one command that may fail, and says nothing."""
         return subprocess.run(
             [*self._command, *arguments],
             cwd=ROOT,
@@ -84,30 +86,42 @@ class Fleet:
             check=False,
         )
 
+    def attempt_in(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs `command` in the service's first container."""
+        return self.attempt("exec", "-T", "--index", "1", service, *command)
+
+    def python_in(self, service: str, source: str) -> str:
+        """The last line that `source` prints in the service's first container."""
+        done = self.attempt_in(service, "python", "-c", source)
+        if done.returncode:
+            raise Failure(f"python in {service}: exit {done.returncode}: {done.stderr[-2000:]}")
+        return "".join(done.stdout.splitlines()[-1:])
+
     def show_logs(self) -> None:
-        done = self._run("logs", "--tail", "40")
+        done = self.attempt("logs", "--tail", "40")
         say(f"the last log lines:\n{done.stdout}{done.stderr}")
 
     def first_executor(self) -> str:
         """The address of the service's first container."""
-        return self.compose(*_IN_FIRST_EXECUTOR, _TELL_ADDRESS).strip().splitlines()[-1]
+        return self.python_in("executor", _TELL_ADDRESS)
 
     def kill_first_executor(self) -> None:
         """SIGKILL for its process, from inside, as a crash would end it."""
         say("killing the first executor")
         # Fails or not: the container may end before the command in it does.
-        self._run(*_IN_FIRST_EXECUTOR, _KILL_THE_EXECUTOR)
+        self.attempt_in("executor", "python", "-c", _KILL_THE_EXECUTOR)
 
     # What the scheduler says
 
     def wait_ready(self) -> None:
-        wait_until("the scheduler is ready", self._is_ready)
+        wait_until("the scheduler is ready", lambda: self.health("/ready") == 200)
 
-    def _is_ready(self) -> bool:
+    def health(self, path: str = "") -> int:
+        """The status that /health answers with; 0: nobody answers."""
         try:
-            return self.http.get("/health/ready").status_code == 200
+            return self.http.get(f"/health{path}").status_code
         except httpx.TransportError:
-            return False
+            return 0
 
     def stream(self, prompt: str, num_tokens: int) -> Iterator[str]:
         """Exactly so many tokens of a greedy completion, over HTTP."""
@@ -124,8 +138,27 @@ class Fleet:
                 raise Failure(f"{response.status_code}: {response.read().decode()}")
             yield from _texts(response.iter_lines())
 
+    def text(self, prompt: str, num_tokens: int) -> str:
+        return "".join(self.stream(prompt, num_tokens))
+
+    def grpc_stream(self, prompt: str, num_tokens: int) -> Iterator[str]:
+        """As `stream`, over gRPC."""
+        with SyncClient(self.address) as client:
+            for chunk in client.generate(
+                prompt, max_tokens=num_tokens, min_tokens=num_tokens, temperature=0.0
+            ):
+                if isinstance(chunk, Delta):
+                    yield chunk.text
+
+    def grpc_text(self, prompt: str, num_tokens: int) -> str:
+        return "".join(self.grpc_stream(prompt, num_tokens))
+
     def metrics(self) -> Metrics:
         return Metrics(self.http.get("/metrics").raise_for_status().text)
+
+    def ready_executors(self) -> set[str]:
+        """Addresses of the executors that plans are sent to."""
+        return {address for address, is_ready in self.metrics().ready.items() if is_ready}
 
 
 class Metrics:
@@ -143,6 +176,10 @@ class Metrics:
         if found is None:
             raise Failure(f"/metrics has no {name}")
         return float(found[1])
+
+    @property
+    def ready(self) -> Mapping[str, float]:
+        return self.by_executor("octavo_executor_ready")
 
     @property
     def steps(self) -> Mapping[str, float]:
