@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from common.plan import StepPlan, StepResult
-from executor_service.runner.sampler import Sampled, SampleTask, sample
+from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.sampler import Sampled, SampleTask
 from scheduler_service.core.events import SequenceKey
 from tests.support.builders import make_limits, make_request, random_ids
 from tests.support.in_process_engine import Arrival, InProcessEngine
@@ -154,9 +155,10 @@ async def _score(whole: OneProcess, outputs: list[int]) -> list[float]:
 
 
 class _ScriptedLogits:
-    """The real sampler over logits that peak at one scripted token per output."""
+    """The runner's own sampler over logits that peak at one scripted token per output."""
 
-    def __init__(self, peaks: Sequence[int]) -> None:
+    def __init__(self, runner: ModelRunner, peaks: Sequence[int]) -> None:
+        self._draw = runner._draw
         self._peaks = peaks
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -168,7 +170,7 @@ class _ScriptedLogits:
             task = SampleTask(spec=chunk.samples[0], row=row, history=history)
             rows[row, self._peaks[task.num_outputs]] = 50.0
             tasks.append(task)
-        answers = sample(rows, tasks)
+        answers = self._draw(rows, tasks)
         tokens = [answer.token for answer in answers if isinstance(answer, Sampled)]
         assert len(tokens) == len(tasks)
         return StepResult(step_id=plan.step_id, tokens=array("i", tokens))
@@ -178,12 +180,12 @@ class _ScriptedLogits:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_c47_a_stop_token_waits_for_min_tokens(temperature: float) -> None:
+def test_c47_a_stop_token_waits_for_min_tokens(runner: ModelRunner, temperature: float) -> None:
     """It is scripted as the second and the sixth output; with min_tokens 4 only the sixth is it."""
     x = 33
     peaks = [40, x, 42, 43, 44, x, 46, 47]
     for min_tokens, length in ((0, 2), (4, 6)):
-        engine = InProcessEngine(make_limits(vocab_size=V), _ScriptedLogits(peaks))
+        engine = InProcessEngine(make_limits(vocab_size=V), _ScriptedLogits(runner, peaks))
         request = make_request(
             "r",
             [1, 2, 3],
