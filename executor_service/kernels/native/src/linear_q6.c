@@ -27,7 +27,7 @@ ALWAYS_INLINE void code_sums(const int rows, const uint8_t *scales, act_rows x, 
                 /* A half of a lane sums four products of at most 63 * 127. */
                 partial_sums products = add_four((vi){0}, first, splat_four(q));
                 products = add_four(products, second, splat_four(q + 4));
-                sums[i] += scaled_sums(products, scale);
+                sums[i] = vi_now(sums[i] + scaled_sums(products, scale));
             }
         }
     }
