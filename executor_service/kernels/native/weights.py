@@ -118,8 +118,20 @@ def _pack_run(
     data = arena.take(packed_bytes)
     done = 0
     for part, count in zip(rows, counts, strict=True):
-        source = part.data if isinstance(part, Blocks) else part.float()
-        source = source.contiguous()
+        source = _source(library, kind, part)
         library.call.oct_pack(kind, in_features, data.data_ptr(), done, count, source.data_ptr())
         done += count
     return _Part(kind, done, in_features, data)
+
+
+def _source(library: Library, kind: WeightKind, rows: Rows) -> Tensor:
+    """What is packed: blocks of the kind, or floats where packing quantizes or nothing does."""
+    if isinstance(rows, Blocks):
+        return rows.data.contiguous()
+    floats = rows.float().contiguous()
+    if kind in (WeightKind.FLOAT32, WeightKind.INT8):
+        return floats
+    row_bytes = library.call.oct_source_bytes(kind, rows.shape[1])
+    blocks = torch.empty(len(rows), row_bytes, dtype=torch.uint8)
+    library.call.oct_quantize(kind, floats.data_ptr(), len(rows), rows.shape[1], blocks.data_ptr())
+    return blocks
