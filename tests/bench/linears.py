@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ def _side(backend: Backend, kind: WeightKind) -> Side:
 
 def _limits(seconds: float) -> None:
     memory, matrix = torch.ones(1 << 27), torch.randn(1536, 1536)
-    reading = _measured({"": lambda: memory.sum()}, seconds)[""].typical
+    reading = _measured({"": memory.sum}, seconds)[""].typical
     product = _measured({"": lambda: matrix @ matrix}, seconds)[""].typical
     print(f"limits: read {memory.numel() * 4 / reading / 1e6:.1f} GB/s", end=", ")
     print(f"float32 product {2 * 1536**3 / product / 1e6:.0f} GFLOP/s", flush=True)
@@ -103,7 +104,7 @@ def main() -> None:
     widths = {k for side in sides.values() for k in side.in_features}
     for num_rows in flags.rows:
         inputs = {k: torch.randn(num_rows, k) for k in widths}
-        runs = {name: lambda s=side: s.run(inputs) for name, side in sides.items()}
+        runs = {name: partial(side.run, inputs) for name, side in sides.items()}
         found = _measured(runs, flags.seconds)
         per_weight = found[_TORCH].typical / sides[_TORCH].num_weights
         for name, side in sides.items():
