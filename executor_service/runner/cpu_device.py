@@ -93,6 +93,6 @@ def _load(environ: Mapping[str, str]) -> Library | None:
         return load(environ)
     except BuildError as error:
         log.warning(
-            "no native kernels; torch's serve in float32, slower and with more memory: %s", error
+            "no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error
         )
         return None

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
 
+import pytest
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import Backend, KVShape
+from executor_service.kernels.backend import Backend, KVShape, StepLayout
 from executor_service.kernels.cpu import CpuBackend
+from executor_service.kernels.native import library
+from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.build import BuildError
+from executor_service.kernels.native.library import Library
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.checkpoint import Checkpoint, open_checkpoint
 from executor_service.models.llama import LlamaModel
+from executor_service.runner.batch import InputBatch
+from executor_service.runner.native_forward import NativeForward
+from executor_service.runner.spec import ExecutorSpec
 from tests.support.paged import make_layout
 
 BLOCK_SIZE = 16
@@ -54,14 +64,87 @@ class PagedModel:
         layout = make_layout(spans, self.tables[[row for row, _, _ in chunks]], BLOCK_SIZE)
         token_ids = torch.tensor([token for _, _, tokens in chunks for token in tokens])
         positions = torch.cat([torch.arange(start, start + n) for start, n in spans])
-        hidden = self.model.forward(token_ids, positions, layout, self.pool.storage)
-        return list(self.model.logits(hidden).split([length for _, length in spans]))
+        logits = self.logits(token_ids, positions, layout)
+        return list(logits.split([length for _, length in spans]))
+
+    def logits(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> Tensor:
+        """[num_tokens, vocab_size]"""
+        return self.model.logits(
+            self.model.forward(token_ids, positions, layout, self.pool.storage)
+        )
 
     def whole(self, token_ids: Sequence[int]) -> Tensor:
         return self.step([(0, 0, token_ids)])[0]
+
+
+class NativePagedModel(PagedModel):
+    """The same, each step as one native call."""
+
+    def __init__(self, checkpoint: Checkpoint, backend: NativeBackend, **options: Any) -> None:
+        super().__init__(checkpoint, backend, **options)
+        limits = SimpleNamespace(
+            max_num_batched_tokens=512,
+            max_rows=512,
+            max_model_len=len(self.model.cos),
+            vocab_size=checkpoint.config.vocab_size,
+        )
+        self._native = NativeForward(self.model, backend, self.pool, cast(ExecutorSpec, limits))
+
+    def logits(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> Tensor:
+        num_tokens = len(token_ids)
+        batch = InputBatch(
+            chunks=[],
+            token_ids=token_ids,
+            positions=positions,
+            layout=layout,
+            first_rows=[],
+        )
+        hidden, logits = self._native.forward(batch, range(num_tokens))
+        assert logits is not None
+        assert torch.equal(self.model.logits(hidden), logits)
+        return logits.clone()
+
+
+class Load(Protocol):
+    def __call__(self, path: Path, *, num_sequences: int = 1, max_len: int = 512) -> PagedModel: ...
 
 
 def load(path: Path, *, num_sequences: int = 1, max_len: int = 512) -> PagedModel:
     return PagedModel(
         open_checkpoint(path), CpuBackend(), num_sequences=num_sequences, max_len=max_len
     )
+
+
+def load_native(
+    path: Path, *, num_sequences: int = 1, max_len: int = 512, num_threads: int = 2
+) -> PagedModel:
+    return NativePagedModel(
+        open_checkpoint(path),
+        NativeBackend(native_library(), num_threads=num_threads),
+        num_sequences=num_sequences,
+        max_len=max_len,
+    )
+
+
+def load_native_operations(path: Path, *, num_sequences: int = 1, max_len: int = 512) -> PagedModel:
+    return PagedModel(
+        open_checkpoint(path),
+        NativeBackend(native_library(), num_threads=2),
+        num_sequences=num_sequences,
+        max_len=max_len,
+    )
+
+
+def native_library() -> Library:
+    try:
+        return library.load()
+    except BuildError as error:
+        pytest.skip(str(error))
+
+
+WAYS: dict[str, Load] = {
+    "torch": load,
+    "native": load_native,
+    "native operations": load_native_operations,
+}
+"""Each way to run a model on the host."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import KVShape
+from executor_service.kernels.native import pages
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import KV
 
@@ -46,9 +47,9 @@ def allocate(library: Library, shape: KVShape, dtype: torch.dtype) -> NativeKV:
         head_dim=shape.head_dim,
     )
     record_bytes = library.call.oct_kv_record_bytes(struct)
-    records = torch.zeros(
-        shape.num_layers, shape.num_blocks, shape.num_kv_heads, record_bytes, dtype=torch.uint8
-    )
+    records = pages.zeroed(
+        shape.num_layers * shape.num_blocks * shape.num_kv_heads * record_bytes
+    ).view(shape.num_layers, shape.num_blocks, shape.num_kv_heads, record_bytes)
     struct.data = records.data_ptr()
     return NativeKV(records=records, shape=shape, dtype=dtype, struct=struct)
 

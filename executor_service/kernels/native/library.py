@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oct_linear": (None, [POINTER(Weight), c_void_p, c_int32, c_void_p, c_void_p]),
     "oct_packed_bytes": (c_size_t, [c_int32, c_int32, c_int32]),
     "oct_source_bytes": (c_size_t, [c_int32, c_int32]),
+    "oct_quantize": (None, [c_int32, c_void_p, c_int32, c_int32, c_void_p]),
     "oct_pack": (None, [c_int32, c_int32, c_void_p, c_int32, c_int32, c_void_p]),
     "oct_embed": (None, [POINTER(Weight), c_void_p, c_int32, c_void_p]),
     "oct_weight_row": (None, [POINTER(Weight), c_int32, c_void_p]),

@@ -8,13 +8,13 @@ pages: a step reads all of them, and small pages cost a tenth of its bandwidth.
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from executor_service.kernels.native import pages
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import Weight
 from executor_service.kernels.weight_rows import Blocks, Rows, WeightKind, WeightRule
@@ -34,7 +34,7 @@ class WeightArena:
     def take(self, num_bytes: int) -> Tensor:
         start = -(-self._used // _ALIGNMENT) * _ALIGNMENT
         if start + num_bytes > self._chunk.numel():
-            self._chunk, start = _zeroed_pages(max(num_bytes, _CHUNK_BYTES)), 0
+            self._chunk, start = pages.zeroed(max(num_bytes, _CHUNK_BYTES)), 0
         self._used = start + num_bytes
         return self._chunk[start : self._used]
 
@@ -118,15 +118,20 @@ def _pack_run(
     data = arena.take(packed_bytes)
     done = 0
     for part, count in zip(rows, counts, strict=True):
-        source = part.data if isinstance(part, Blocks) else part.float()
-        source = source.contiguous()
+        source = _source(library, kind, part)
         library.call.oct_pack(kind, in_features, data.data_ptr(), done, count, source.data_ptr())
         done += count
     return _Part(kind, done, in_features, data)
 
 
-def _zeroed_pages(num_bytes: int) -> Tensor:
-    pages = mmap.mmap(-1, num_bytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.uint8)
+def _source(library: Library, kind: WeightKind, rows: Rows) -> Tensor:
+    """What is packed: blocks of the kind, or floats where packing quantizes or nothing does."""
+    if isinstance(rows, Blocks):
+        return rows.data.contiguous()
+    floats = rows.float().contiguous()
+    if kind in (WeightKind.FLOAT32, WeightKind.INT8):
+        return floats
+    row_bytes = library.call.oct_source_bytes(kind, rows.shape[1])
+    blocks = torch.empty(len(rows), row_bytes, dtype=torch.uint8)
+    library.call.oct_quantize(kind, floats.data_ptr(), len(rows), rows.shape[1], blocks.data_ptr())
+    return blocks

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.paged_model import load
+from tests.support.paged_model import WAYS, Load, load_native, load_native_operations
 from tests.support.tiny_llama import VOCAB_SIZE, reference_logits, save_tiny, tiny_model
 
 TOLERANCE = 2e-5
@@ -43,12 +43,17 @@ ROPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(params=WAYS)
+def load(request: pytest.FixtureRequest) -> Load:
+    return WAYS[request.param]
+
+
 def prompt(length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(VOCAB_SIZE), k=length)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers(load: Load, name: str, tmp_path: Path) -> None:
     family, changes = MODELS[name]
     model = tiny_model(family, seed=len(name), **changes)
     paged = load(save_tiny(model, tmp_path))
@@ -59,7 +64,7 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ROPES)
-def test_logits_equal_transformers_under_scaled_rope(name: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers_under_scaled_rope(load: Load, name: str, tmp_path: Path) -> None:
     rope = ROPES[name] | {"rope_theta": 10000.0}
     model = tiny_model("llama", rope_parameters=rope)
     tokens = prompt(300)
@@ -67,7 +72,7 @@ def test_logits_equal_transformers_under_scaled_rope(name: str, tmp_path: Path) 
     assert difference.abs().max() < TOLERANCE
 
 
-def test_every_part_of_the_model_shows_in_the_logits(tmp_path: Path) -> None:
+def test_every_part_of_the_model_shows_in_the_logits(load: Load, tmp_path: Path) -> None:
     """Without this, the equality above could hold for a model that leaves something out."""
     model = tiny_model("qwen3")
     tokens = prompt(20)
@@ -87,7 +92,7 @@ def nine_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tiny_model(family, **changes), tmp_path_factory.mktemp("model"))
 
 
-def test_chunks_and_single_tokens_give_the_bits_of_one_pass(nine_heads: Path) -> None:
+def test_chunks_and_single_tokens_give_the_bits_of_one_pass(load: Load, nine_heads: Path) -> None:
     tokens = prompt(200)
     whole = load(nine_heads).whole(tokens)
     for lengths in ([64, 64, 64, 8], [1] * 200, [100, 1, 99], [16] * 12 + [8], [199, 1]):
@@ -98,7 +103,7 @@ def test_chunks_and_single_tokens_give_the_bits_of_one_pass(nine_heads: Path) ->
         assert torch.equal(torch.cat(parts), whole), lengths
 
 
-def test_neighbours_do_not_change_a_bit(nine_heads: Path) -> None:
+def test_neighbours_do_not_change_a_bit(load: Load, nine_heads: Path) -> None:
     prompts = [prompt(length, length) for length in (40, 3, 97, 64, 1, 130, 16, 17)]
     alone = [load(nine_heads).whole(tokens) for tokens in prompts]
     paged = load(nine_heads, num_sequences=len(prompts), max_len=160)
@@ -114,7 +119,7 @@ def test_neighbours_do_not_change_a_bit(nine_heads: Path) -> None:
         assert torch.equal(found[0], logits[-1])
 
 
-def test_decodes_among_prompt_chunks_do_not_change_a_bit(nine_heads: Path) -> None:
+def test_decodes_among_prompt_chunks_do_not_change_a_bit(load: Load, nine_heads: Path) -> None:
     first, second = prompt(50, 1), prompt(90, 2)
     alone = [load(nine_heads).whole(tokens) for tokens in (first, second)]
     paged = load(nine_heads, num_sequences=2, max_len=96)
@@ -126,10 +131,21 @@ def test_decodes_among_prompt_chunks_do_not_change_a_bit(nine_heads: Path) -> No
         assert torch.equal(found[1], alone[1][i * 3 : i * 3 + 3])
 
 
-def test_sharded_weights_are_the_same_model(tmp_path: Path) -> None:
+def test_sharded_weights_are_the_same_model(load: Load, tmp_path: Path) -> None:
     model = tiny_model("llama")
     tokens = prompt(20)
     one = load(save_tiny(model, tmp_path / "one")).whole(tokens)
     shards = save_tiny(model, tmp_path / "many", max_shard_size="50KB")
     assert len(list(shards.glob("*.safetensors"))) > 2
     assert torch.equal(load(shards).whole(tokens), one)
+
+
+@pytest.mark.parametrize("name", ["llama-nine-heads", "llama-biases", "qwen3"])
+def test_native_steps_have_the_bits_of_native_operations_in_any_team(
+    name: str, tmp_path: Path
+) -> None:
+    family, changes = MODELS[name]
+    path, tokens = save_tiny(tiny_model(family, **changes), tmp_path), prompt(150)
+    whole = load_native_operations(path).whole(tokens)
+    for num_threads in (1, 2, 3, 7):
+        assert torch.equal(load_native(path, num_threads=num_threads).whole(tokens), whole)

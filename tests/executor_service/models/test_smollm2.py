@@ -14,7 +14,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from executor_service.models.checkpoint import open_checkpoint
 from executor_service.models.source import SMOLLM2_ALIAS, locate
-from tests.support.paged_model import PagedModel
+from tests.support.paged_model import WAYS, Load
 
 TEXT = (
     "<|im_start|>user\nWrite a haiku about the sea; then count from 1 to 10.<|im_end|>\n"
@@ -25,11 +25,12 @@ TEXT = (
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")
-def test_logits_equal_transformers_on_the_same_file() -> None:
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_logits_equal_transformers_on_the_same_file(way: Load) -> None:
     path = locate(SMOLLM2_ALIAS, None)
     checkpoint = open_checkpoint(path)
     token_ids = Tokenizer.from_str(checkpoint.files["tokenizer.json"].decode()).encode(TEXT).ids
-    paged = PagedModel(checkpoint, max_len=128)
+    paged = way(path, max_len=128)
     model = _by_transformers(path)
     with torch.inference_mode():
         expected = model(torch.tensor([token_ids])).logits[0]

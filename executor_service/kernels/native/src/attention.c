@@ -19,8 +19,7 @@ enum {
 typedef struct {
     float *queries; /* [rows, head_dim], scaled */
     float *scores;  /* [rows, SPLIT] */
-    float *keys;    /* [width, TILE] */
-    float *values;  /* [SPLIT, width] */
+    uint8_t *tiles; /* [SPLIT_TILES] of gathered slots */
     float *split;   /* a partial result: [rows, width], then maxima, then sums */
     float *total;   /* likewise */
 } scratch_arrays;
@@ -63,21 +62,21 @@ static int32_t unit_rows(const oct_kv *kv, int32_t num_heads)
 
 static size_t thread_floats(const oct_kv *kv, int32_t num_heads)
 {
-    size_t rows = (size_t)unit_rows(kv, num_heads), width = (size_t)kv_width(kv);
-    return in_lines(rows * (size_t)kv->head_dim) + rows * SPLIT + TILE * width + SPLIT * width +
+    size_t rows = (size_t)unit_rows(kv, num_heads);
+    return in_lines(rows * (size_t)kv->head_dim) + rows * SPLIT +
+           SPLIT_TILES * kv_tile_bytes(kv) / sizeof(float) +
            2 * in_lines(partial_floats(kv, (int32_t)rows));
 }
 
 static scratch_arrays arrays_of(const attention_plan *plan, int32_t thread)
 {
     const oct_kv *kv = plan->kv;
-    size_t rows = (size_t)unit_rows(kv, plan->num_heads), width = (size_t)kv_width(kv);
+    size_t rows = (size_t)unit_rows(kv, plan->num_heads);
     scratch_arrays a;
     a.queries = plan->scratch + (size_t)thread * plan->scratch_floats;
     a.scores = a.queries + in_lines(rows * (size_t)kv->head_dim);
-    a.keys = a.scores + rows * SPLIT;
-    a.values = a.keys + TILE * width;
-    a.split = a.values + SPLIT * width;
+    a.tiles = (uint8_t *)(a.scores + rows * SPLIT);
+    a.split = (float *)(a.tiles + SPLIT_TILES * kv_tile_bytes(kv));
     a.total = a.split + in_lines(partial_floats(kv, (int32_t)rows));
     return a;
 }
@@ -114,13 +113,13 @@ static void score(const attention_unit *unit, const kv_view *view, int32_t group
     const int32_t end = least(first + SPLIT, view->end);
     for (int32_t position = first; position < end; position += TILE) {
         if (rows <= MAX_ROWS)
-            oct_kv_prefetch(view, position + TILE);
-        const float *keys = oct_kv_keys(view, position, a->keys);
+            oct_kv_prefetch_keys(view, position + TILE);
+        const kv_tile keys = oct_kv_keys(view, position, a->tiles);
         for (int32_t row = 0, count; row < rows; row += count) {
             count = rows_at_once(rows - row);
             if (seen(unit, group, row + count - 1, first) <= position - first)
                 continue;
-            score_rows(count, a->queries + row * head_dim, head_dim, keys,
+            score_rows(view->kv->dtype, count, a->queries + row * head_dim, head_dim, keys,
                        a->scores + row * SPLIT + position - first, SPLIT);
         }
     }
@@ -149,23 +148,36 @@ static void weigh(float *scores, int32_t count, float *maximum, float *sum)
     *sum = total;
 }
 
+static void scale_weights(float *weights, int32_t rows, const float *scales)
+{
+    for (int32_t row = 0; row < rows; row++)
+        for (int32_t i = 0; i < TILE; i += LANES) {
+            float *at = weights + row * SPLIT + i;
+            vf_store(at, vf_load(at) * vf_load(scales + i));
+        }
+}
+
 static void mix(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
                 const scratch_arrays *a, float *mixed)
 {
     const int32_t width = kv_width(view->kv), rows = unit->num_tokens * group;
     const int32_t end = least(first + SPLIT, view->end);
-    const float *tiles[SPLIT_TILES];
-    for (int32_t i = 0; first + i * TILE < end; i++)
-        tiles[i] = oct_kv_values(view, first + i * TILE, a->values + i * TILE * width);
+    kv_tile tiles[SPLIT_TILES];
+    for (int32_t i = 0; first + i * TILE < end; i++) {
+        void *scratch = a->tiles + (size_t)i * kv_tile_bytes(view->kv);
+        tiles[i] = oct_kv_values(view, first + i * TILE, scratch);
+        if (tiles[i].scales)
+            scale_weights(a->scores + i * TILE, rows, tiles[i].scales);
+    }
     memset(mixed, 0, sizeof(float) * (size_t)rows * (size_t)width);
     for (int32_t row = 0, count; row < rows; row += count) {
         count = rows_at_once(rows - row);
         /* What a row must not see is not multiplied by 0 either: it may be NaN. */
         int32_t common = seen(unit, group, row, first);
-        mix_rows(count, tiles, width, 0, common, a->scores + row * SPLIT, SPLIT,
+        mix_rows(view->kv->dtype, count, tiles, width, 0, common, a->scores + row * SPLIT, SPLIT,
                  mixed + row * width);
         for (int32_t other = row + 1; other < row + count; other++)
-            mix_rows(1, tiles, width, common, seen(unit, group, other, first),
+            mix_rows(view->kv->dtype, 1, tiles, width, common, seen(unit, group, other, first),
                      a->scores + other * SPLIT, SPLIT, mixed + other * width);
     }
 }

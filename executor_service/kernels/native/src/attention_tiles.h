@@ -6,29 +6,46 @@
 #ifndef OCTAVO_ATTENTION_TILES_H
 #define OCTAVO_ATTENTION_TILES_H
 
+#include "kv.h"
 #include "simd.h"
 
-/* Accumulators, a tile of K and one query element must fit the vector registers. */
+/* Rows of the score product, and sums of the other one: beside either, a tile's vectors and one
+ * element of a query must fit the vector registers. */
 #if LANES == 16
 #define MAX_ROWS 12
+#define MAX_SUMS 24
 #elif LANES == 8
 #define MAX_ROWS 6
+#define MAX_SUMS 12
 #elif defined(__aarch64__)
 #define MAX_ROWS 4
+#define MAX_SUMS 16
 #else
 #define MAX_ROWS 2
+#define MAX_SUMS 8
 #endif
 
 ALWAYS_INLINE int32_t rows_at_once(int32_t num_rows)
 {
-    static const int8_t sizes[13] = {0, 1, 2, 3, 4, 4, 6, 6, 6, 6, 6, 6, 12};
+    /* Few sizes, as each is compiled for each dtype. */
+    static const int8_t sizes[13] = {0, 1, MAX_ROWS == 2 ? 2 : 1, 3, 4, 4, 6, 6, 6, 6, 6, 6, 12};
     int32_t rows = num_rows < MAX_ROWS ? num_rows : MAX_ROWS;
     return sizes[rows];
 }
 
+/* LANES elements of the pool as float; kind is that of oct_kv. */
+ALWAYS_INLINE vf load_elements(const int kind, const void *elements, int64_t index)
+{
+    if (kind == OCT_KV_FLOAT16)
+        return vf_load_half((const uint16_t *)elements + index);
+    if (kind == OCT_KV_INT8)
+        return vf_load_int8((const int8_t *)elements + index);
+    return vf_load((const float *)elements + index);
+}
+
 /* scores[row][0..TILE) = q[row] . keys; keys: [head_dim][TILE] */
-ALWAYS_INLINE void score_tile(const int rows, const float *q, int32_t head_dim, const float *keys,
-                              float *scores, int32_t stride)
+ALWAYS_INLINE void score_tile(const int kind, const int rows, const float *q, int32_t head_dim,
+                              kv_tile keys, float *scores, int32_t stride)
 {
     vf sums[MAX_ROWS][TILE_VECTORS];
     UNROLL for (int r = 0; r < rows; r++)
@@ -37,7 +54,7 @@ ALWAYS_INLINE void score_tile(const int rows, const float *q, int32_t head_dim, 
     for (int32_t d = 0; d < head_dim; d++) {
         vf k[TILE_VECTORS];
         UNROLL for (int i = 0; i < TILE_VECTORS; i++)
-            k[i] = vf_load(keys + d * TILE + i * LANES);
+            k[i] = load_elements(kind, keys.elements, d * TILE + i * LANES);
         UNROLL for (int r = 0; r < rows; r++) {
             vf element = vf_set(q[r * head_dim + d]);
             UNROLL for (int i = 0; i < TILE_VECTORS; i++)
@@ -45,38 +62,18 @@ ALWAYS_INLINE void score_tile(const int rows, const float *q, int32_t head_dim, 
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int i = 0; i < TILE_VECTORS; i++)
+        UNROLL for (int i = 0; i < TILE_VECTORS; i++) {
+            if (kind == OCT_KV_INT8)
+                sums[r][i] *= vf_load(keys.scales + i * LANES);
             vf_store(scores + r * stride + i * LANES, sums[r][i]);
+        }
 }
 
-static inline void score_rows(int32_t rows, const float *q, int32_t head_dim, const float *keys,
-                              float *scores, int32_t stride)
-{
-    switch (rows) {
-#define CASE(N)                                                                                    \
-    case N:                                                                                        \
-        score_tile(N, q, head_dim, keys, scores, stride);                                          \
-        break;
-#if MAX_ROWS >= 12
-        CASE(12)
-#endif
-#if MAX_ROWS >= 6
-        CASE(6)
-#endif
-#if MAX_ROWS >= 4
-        CASE(4)
-        CASE(3)
-#endif
-        CASE(2)
-        CASE(1)
-#undef CASE
-    }
-}
-
-/* mixed[row][0..vectors * LANES) += weights[row][first..end) . values; tiles of [TILE][width] */
-ALWAYS_INLINE void mix_columns(const int rows, const int vectors, const float *const *tiles,
-                               int32_t column, int32_t width, int32_t first, int32_t end,
-                               const float *weights, int32_t stride, float *mixed)
+/* mixed[row][0..vectors * LANES) += weights[row][first..end) . values; tiles of [TILE][width].
+ * Scales are in the weights already. */
+ALWAYS_INLINE void mix_columns(const int kind, const int rows, const int vectors,
+                               const kv_tile *tiles, int32_t column, int32_t width, int32_t first,
+                               int32_t end, const float *weights, int32_t stride, float *mixed)
 {
     vf sums[MAX_ROWS][4];
     UNROLL for (int r = 0; r < rows; r++)
@@ -84,17 +81,17 @@ ALWAYS_INLINE void mix_columns(const int rows, const int vectors, const float *c
             sums[r][i] = vf_load(mixed + r * width + column + i * LANES);
     for (int32_t slot = first; slot < end;) {
         int32_t tile_end = (slot / TILE + 1) * TILE;
-        const float *values = tiles[slot / TILE] + slot % TILE * width + column;
-        for (tile_end = tile_end < end ? tile_end : end; slot < tile_end; slot++) {
+        const void *values = tiles[slot / TILE].elements;
+        int64_t at = slot % TILE * width + column;
+        for (tile_end = tile_end < end ? tile_end : end; slot < tile_end; slot++, at += width) {
             vf v[4];
             UNROLL for (int i = 0; i < vectors; i++)
-                v[i] = vf_load(values + i * LANES);
+                v[i] = load_elements(kind, values, at + i * LANES);
             UNROLL for (int r = 0; r < rows; r++) {
                 vf weight = vf_set(weights[r * stride + slot]);
                 UNROLL for (int i = 0; i < vectors; i++)
                     sums[r][i] = vf_fma(weight, v[i], sums[r][i]);
             }
-            values += width;
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
@@ -102,41 +99,78 @@ ALWAYS_INLINE void mix_columns(const int rows, const int vectors, const float *c
             vf_store(mixed + r * width + column + i * LANES, sums[r][i]);
 }
 
-ALWAYS_INLINE void mix_tile(const int rows, const float *const *tiles, int32_t width, int32_t first,
-                            int32_t end, const float *weights, int32_t stride, float *mixed)
+ALWAYS_INLINE void mix_tile(const int kind, const int rows, const kv_tile *tiles, int32_t width,
+                            int32_t first, int32_t end, const float *weights, int32_t stride,
+                            float *mixed)
 {
     /* As many columns at once as leave the accumulators in registers. */
-    const int most = MAX_ROWS * TILE_VECTORS / rows >= 4 ? 4 : MAX_ROWS * TILE_VECTORS / rows;
+    const int most = MAX_SUMS / rows;
     const int vectors = most >= 4 ? 4 : most >= 2 ? 2 : 1;
     int32_t column = 0;
     for (; column + vectors * LANES <= width; column += vectors * LANES)
-        mix_columns(rows, vectors, tiles, column, width, first, end, weights, stride, mixed);
-    for (; column < width; column += LANES)
-        mix_columns(rows, 1, tiles, column, width, first, end, weights, stride, mixed);
+        mix_columns(kind, rows, vectors, tiles, column, width, first, end, weights, stride, mixed);
+    if (vectors > TILE_VECTORS) /* width is a multiple of TILE */
+        for (; column < width; column += TILE)
+            mix_columns(kind, rows, TILE_VECTORS, tiles, column, width, first, end, weights, stride,
+                        mixed);
 }
 
-static inline void mix_rows(int32_t rows, const float *const *tiles, int32_t width, int32_t first,
-                            int32_t end, const float *weights, int32_t stride, float *mixed)
+/* One case per number of rows, so that the loops over rows are unrolled. */
+#define CASE(N, CALL)                                                                              \
+    case N: {                                                                                      \
+        enum { ROWS = N };                                                                         \
+        CALL;                                                                                      \
+        break;                                                                                     \
+    }
+#if MAX_ROWS >= 12
+#define CASES(CALL)                                                                                \
+    CASE(12, CALL) CASE(6, CALL) CASE(4, CALL) CASE(3, CALL) CASE(1, CALL)
+#elif MAX_ROWS >= 6
+#define CASES(CALL) CASE(6, CALL) CASE(4, CALL) CASE(3, CALL) CASE(1, CALL)
+#elif MAX_ROWS >= 4
+#define CASES(CALL) CASE(4, CALL) CASE(3, CALL) CASE(1, CALL)
+#else
+#define CASES(CALL) CASE(2, CALL) CASE(1, CALL)
+#endif
+
+ALWAYS_INLINE void score_rows_of(const int kind, int32_t rows, const float *q, int32_t head_dim,
+                                 kv_tile keys, float *scores, int32_t stride)
 {
     switch (rows) {
-#define CASE(N)                                                                                    \
-    case N:                                                                                        \
-        mix_tile(N, tiles, width, first, end, weights, stride, mixed);                             \
-        break;
-#if MAX_ROWS >= 12
-        CASE(12)
-#endif
-#if MAX_ROWS >= 6
-        CASE(6)
-#endif
-#if MAX_ROWS >= 4
-        CASE(4)
-        CASE(3)
-#endif
-        CASE(2)
-        CASE(1)
-#undef CASE
+        CASES(score_tile(kind, ROWS, q, head_dim, keys, scores, stride))
     }
+}
+
+ALWAYS_INLINE void mix_rows_of(const int kind, int32_t rows, const kv_tile *tiles, int32_t width,
+                               int32_t first, int32_t end, const float *weights, int32_t stride,
+                               float *mixed)
+{
+    switch (rows) {
+        CASES(mix_tile(kind, ROWS, tiles, width, first, end, weights, stride, mixed))
+    }
+}
+
+static inline void score_rows(int32_t kind, int32_t rows, const float *q, int32_t head_dim,
+                              kv_tile keys, float *scores, int32_t stride)
+{
+    if (kind == OCT_KV_FLOAT16)
+        score_rows_of(OCT_KV_FLOAT16, rows, q, head_dim, keys, scores, stride);
+    else if (kind == OCT_KV_INT8)
+        score_rows_of(OCT_KV_INT8, rows, q, head_dim, keys, scores, stride);
+    else
+        score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, scores, stride);
+}
+
+static inline void mix_rows(int32_t kind, int32_t rows, const kv_tile *tiles, int32_t width,
+                            int32_t first, int32_t end, const float *weights, int32_t stride,
+                            float *mixed)
+{
+    if (kind == OCT_KV_FLOAT16)
+        mix_rows_of(OCT_KV_FLOAT16, rows, tiles, width, first, end, weights, stride, mixed);
+    else if (kind == OCT_KV_INT8)
+        mix_rows_of(OCT_KV_INT8, rows, tiles, width, first, end, weights, stride, mixed);
+    else
+        mix_rows_of(OCT_KV_FLOAT32, rows, tiles, width, first, end, weights, stride, mixed);
 }
 
 #endif

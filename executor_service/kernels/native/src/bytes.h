@@ -12,8 +12,6 @@
 #error "with AVX-512 the kernels also need VNNI"
 #endif
 
-#define UNROLL _Pragma("GCC unroll 32")
-
 typedef uint8_t vb __attribute__((vector_size(LANES * 4)));
 typedef uint16_t vs __attribute__((vector_size(LANES * 4)));
 
@@ -49,6 +47,16 @@ ALWAYS_INLINE vi half_lane(vi v, const int h)
     return v << (16 - 16 * h) >> 16;
 }
 
+/* Keeps sums in the order they are written in: a compiler that gathers all products first, to add
+ * them as a tree, has registers for a tenth of them. */
+ALWAYS_INLINE vi vi_now(vi sums)
+{
+#if LANES >= 8
+    __asm__("" : "+x"(sums));
+#endif
+    return sums;
+}
+
 /* Sums that may still be in 16 bits, two to a lane. */
 typedef vi partial_sums;
 
@@ -57,9 +65,10 @@ typedef vi partial_sums;
 ALWAYS_INLINE partial_sums add_four(partial_sums sums, vb codes, vi x)
 {
 #if LANES == 16
-    return (vi)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)x);
+    return vi_now((vi)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, (__m512i)x));
 #elif LANES == 8
-    return (vi)_mm256_add_epi16((__m256i)sums, _mm256_maddubs_epi16((__m256i)codes, (__m256i)x));
+    __m256i products = _mm256_maddubs_epi16((__m256i)codes, (__m256i)x);
+    return vi_now((vi)_mm256_add_epi16((__m256i)sums, products));
 #else
     UNROLL for (int b = 0; b < 4; b++)
         sums += (byte_of((vi)codes, b) & 255) * byte_of(x, b);
@@ -133,7 +142,7 @@ ALWAYS_INLINE vi add_signed(vi sums, const uint8_t *bytes, vi x)
 #if LANES == 16
     return add_four(sums, vb_load(bytes), x);
 #elif LANES == 8
-    return sums + multiply_pairs(load_pairs(bytes), x);
+    return vi_now(sums + multiply_pairs(load_pairs(bytes), x));
 #else
     vi lanes = (vi)vb_load(bytes);
     UNROLL for (int b = 0; b < 4; b++)

@@ -100,114 +100,82 @@ void oct_kv_put(const oct_kv *kv, int32_t layer, int64_t slot, const float *k, c
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static void widen(const oct_kv *kv, const uint8_t *side, size_t first, int32_t count, float *out)
+static const float *scales_at(const oct_kv *kv, uint8_t *from, int32_t index)
 {
-    if (kv->dtype == OCT_KV_FLOAT16) {
-        const uint16_t *from = (const uint16_t *)side + first;
-        for (int32_t i = 0; i < count; i += LANES)
-            vf_store(out + i, vf_load_half(from + i));
-    } else {
-        const int8_t *from = (const int8_t *)side + first;
-        for (int32_t i = 0; i < count; i += LANES)
-            vf_store(out + i, vf_load_int8(from + i));
-    }
+    return kv->dtype == OCT_KV_INT8 ? scales_of(kv, from) + index : NULL;
 }
 
-static float element(const oct_kv *kv, const uint8_t *side, size_t index)
+/* Element d of a slot, from `first + d * from_stride` to `to + d * to_stride`. */
+static void copy_slot(const oct_kv *kv, uint8_t *to, size_t to_first, size_t to_stride,
+                      const uint8_t *from, size_t first, size_t from_stride)
 {
-    if (kv->dtype == OCT_KV_FLOAT32)
-        return ((const float *)side)[index];
-    if (kv->dtype == OCT_KV_INT8)
-        return ((const int8_t *)side)[index];
-    uint16_t halves[LANES] = {((const uint16_t *)side)[index]};
-    return vf_load_half(halves)[0];
+    const size_t bytes = element_bytes(kv);
+    for (size_t d = 0; d < (size_t)kv->head_dim; d++)
+        memcpy(to + (to_first + d * to_stride) * bytes, from + (first + d * from_stride) * bytes,
+               bytes);
 }
 
-static const float *gathered_keys(const kv_view *view, int32_t position, float *scratch)
+/* Slot by slot, for block sizes that tiles do not divide. */
+static kv_tile gathered(const kv_view *view, int32_t position, int is_value, void *scratch)
 {
     const oct_kv *kv = view->kv;
-    const int32_t block_size = kv->block_size;
-    for (int32_t i = 0; i < TILE; i++) {
-        int32_t at = position + i;
-        if (at >= view->end)
-            break;
-        uint8_t *from = record(kv, view->layer, view->table[at / block_size], view->head);
-        size_t first = key_index(kv, at % block_size);
-        float scale = kv->dtype == OCT_KV_INT8 ? scales_of(kv, from)[at % block_size] : 1.0f;
-        for (int32_t d = 0; d < kv->head_dim; d++)
-            scratch[d * TILE + i] = scale * element(kv, from, first + (size_t)(d * block_size));
+    const int32_t size = kv->block_size;
+    const size_t width = (size_t)kv_width(kv);
+    uint8_t *to = scratch;
+    float *scales = (float *)(to + TILE * width * sizeof(float));
+    for (int32_t i = 0; i < TILE && position + i < view->end; i++) {
+        const int32_t at = position + i, offset = at % size;
+        uint8_t *from = record(kv, view->layer, view->table[at / size], view->head);
+        const float *scale = scales_at(kv, from, is_value * size + offset);
+        scales[i] = scale ? *scale : 1.0f;
+        if (is_value)
+            copy_slot(kv, to, (size_t)i * width, 1, from + side_elements(kv) * element_bytes(kv),
+                      (size_t)offset * width, 1);
+        else
+            copy_slot(kv, to, (size_t)i, TILE, from, key_index(kv, offset), (size_t)size);
     }
-    return scratch;
+    return (kv_tile){to, kv->dtype == OCT_KV_INT8 ? scales : NULL};
 }
 
-static const float *gathered_values(const kv_view *view, int32_t position, float *scratch)
+static uint8_t *record_at(const kv_view *view, int32_t position)
 {
     const oct_kv *kv = view->kv;
-    const int32_t block_size = kv->block_size, width = kv_width(kv);
-    const size_t side_bytes = side_elements(kv) * element_bytes(kv);
-    for (int32_t i = 0; i < TILE; i++) {
-        int32_t at = position + i, offset = at % block_size;
-        if (at >= view->end)
-            break;
-        uint8_t *from = record(kv, view->layer, view->table[at / block_size], view->head);
-        float scale = kv->dtype == OCT_KV_INT8 ? scales_of(kv, from)[block_size + offset] : 1.0f;
-        for (int32_t d = 0; d < width; d++)
-            scratch[i * width + d] =
-                scale * element(kv, from + side_bytes, (size_t)(offset * width + d));
-    }
-    return scratch;
+    return record(kv, view->layer, view->table[position / kv->block_size], view->head);
 }
 
-const float *oct_kv_keys(const kv_view *view, int32_t position, float *scratch)
+/* Bytes from the start of a side to the tile of a position. */
+static size_t tile_offset(const oct_kv *kv, int32_t position)
+{
+    return (size_t)(position % kv->block_size) * (size_t)kv_width(kv) * element_bytes(kv);
+}
+
+kv_tile oct_kv_keys(const kv_view *view, int32_t position, void *scratch)
 {
     const oct_kv *kv = view->kv;
     if (!in_tiles(kv))
-        return gathered_keys(view, position, scratch);
-    const int32_t width = kv_width(kv), offset = position % kv->block_size;
-    uint8_t *from = record(kv, view->layer, view->table[position / kv->block_size], view->head);
-    const size_t first = (size_t)(offset * width);
-    if (kv->dtype == OCT_KV_FLOAT32)
-        return (const float *)from + first;
-    widen(kv, from, first, width * TILE, scratch);
-    if (kv->dtype == OCT_KV_INT8) {
-        const float *scales = scales_of(kv, from) + offset;
-        for (int32_t i = 0; i < width * TILE; i += LANES)
-            vf_store(scratch + i, vf_load(scratch + i) * vf_load(scales + i % TILE));
-    }
-    return scratch;
+        return gathered(view, position, 0, scratch);
+    uint8_t *from = record_at(view, position);
+    return (kv_tile){from + tile_offset(kv, position),
+                     scales_at(kv, from, position % kv->block_size)};
 }
 
-const float *oct_kv_values(const kv_view *view, int32_t position, float *scratch)
+kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch)
 {
     const oct_kv *kv = view->kv;
     if (!in_tiles(kv))
-        return gathered_values(view, position, scratch);
-    const int32_t width = kv_width(kv), offset = position % kv->block_size;
-    uint8_t *from = record(kv, view->layer, view->table[position / kv->block_size], view->head);
-    const size_t first = (size_t)(offset * width);
-    const uint8_t *side = from + side_elements(kv) * element_bytes(kv);
-    if (kv->dtype == OCT_KV_FLOAT32)
-        return (const float *)side + first;
-    widen(kv, side, first, width * TILE, scratch);
-    if (kv->dtype == OCT_KV_INT8) {
-        const float *scales = scales_of(kv, from) + kv->block_size + offset;
-        for (int32_t i = 0; i < width * TILE; i += LANES)
-            vf_store(scratch + i, vf_load(scratch + i) * scales[i / width]);
-    }
-    return scratch;
+        return gathered(view, position, 1, scratch);
+    uint8_t *from = record_at(view, position);
+    return (kv_tile){from + side_elements(kv) * element_bytes(kv) + tile_offset(kv, position),
+                     scales_at(kv, from, kv->block_size + position % kv->block_size)};
 }
 
-void oct_kv_prefetch(const kv_view *view, int32_t position)
+void oct_kv_prefetch_keys(const kv_view *view, int32_t position)
 {
     const oct_kv *kv = view->kv;
     if (position >= view->end || !in_tiles(kv))
         return;
     const size_t bytes = TILE * (size_t)kv_width(kv) * element_bytes(kv);
-    const uint8_t *from = record(kv, view->layer, view->table[position / kv->block_size], view->head);
-    from += (size_t)(position % kv->block_size) * (size_t)kv_width(kv) * element_bytes(kv);
-    const uint8_t *values = from + side_elements(kv) * element_bytes(kv);
-    for (size_t i = 0; i < bytes; i += 64) {
+    const uint8_t *from = record_at(view, position) + tile_offset(kv, position);
+    for (size_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(from + i);
-        __builtin_prefetch(values + i);
-    }
 }

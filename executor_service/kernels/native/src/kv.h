@@ -31,14 +31,25 @@ typedef struct {
     int32_t end; /* no slot of a position from here on is read, but as a lane beside others */
 } kv_view;
 
-/* K of positions [position, position + TILE) as float32 [width][TILE]; position is a multiple of
- * TILE. Lies in the pool itself or in `scratch` [width * TILE]. */
-const float *oct_kv_keys(const kv_view *view, int32_t position, float *scratch);
+/* TILE slots in the pool's dtype, in the pool itself or gathered into a scratch. */
+typedef struct {
+    const void *elements;
+    const float *scales; /* [TILE], or NULL; each slot's elements are meant times its scale */
+} kv_tile;
 
-/* V of the same as float32 [TILE][width]. */
-const float *oct_kv_values(const kv_view *view, int32_t position, float *scratch);
+/* Bytes of a scratch for one tile. */
+ALWAYS_INLINE size_t kv_tile_bytes(const oct_kv *kv)
+{
+    return TILE * ((size_t)kv_width(kv) + 1) * sizeof(float);
+}
 
-/* Asks for a tile's memory ahead of its use. */
-void oct_kv_prefetch(const kv_view *view, int32_t position);
+/* K of positions [position, position + TILE), [width][TILE]; position is a multiple of TILE. */
+kv_tile oct_kv_keys(const kv_view *view, int32_t position, void *scratch);
+
+/* V of the same, [TILE][width]. */
+kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch);
+
+/* Asks for the memory of K ahead of its use. */
+void oct_kv_prefetch_keys(const kv_view *view, int32_t position);
 
 #endif

@@ -17,7 +17,9 @@
 /* Rows that one pass over a panel multiplies; their sums fill the registers. */
 #define TILE_ROWS (LANES == 16 ? 6 : 4)
 
-#define BLOCK_BYTES (192 << 10) /* of quantized activations at a time */
+#define RUN_GROUPS 24  /* groups at a time when rows are many; whole blocks of 256 */
+#define BLOCK_ROWS 96  /* rows at a time */
+#define FEW_ROWS 16    /* up to here a panel is read once, as it comes from memory */
 
 /* Whether `w` multiplies quantized activations. */
 ALWAYS_INLINE int is_grouped(int32_t kind)
@@ -164,21 +166,59 @@ ALWAYS_INLINE int32_t tile_rows(int32_t rows, int32_t limit)
 #define TILE_CASES TILE_CASES_4
 #endif
 
-typedef void multiply_tile_rows(int32_t rows, panel_share share, act_rows x, int32_t panel,
-                                int32_t row);
+/* A run of groups [start, end) of one tile. */
+typedef struct {
+    panel_share share;
+    act_rows x;
+    int32_t panel, row, start, end;
+} tile_run;
 
-/* All tiles of a share. Rows come in blocks that stay in the second-level cache, so a panel is read
- * from memory once for each block. */
-ALWAYS_INLINE void for_tiles(panel_share share, act_rows x, multiply_tile_rows *multiply)
+ALWAYS_INLINE const act_group *run_groups(tile_run r, int i)
 {
-    const int32_t block = (int32_t)(BLOCK_BYTES / x.stride) / TILE_ROWS * TILE_ROWS + TILE_ROWS;
+    return act_groups(r.x, r.row + i);
+}
+
+/* Sums of the runs before this one. */
+ALWAYS_INLINE void begin_run(const int rows, tile_run r, vf totals[][2])
+{
+    if (r.start == 0) {
+        UNROLL for (int i = 0; i < rows; i++)
+            totals[i][0] = totals[i][1] = (vf){0};
+        return;
+    }
+    UNROLL for (int i = 0; i < rows; i++)
+        kept_sums(r.share, r.panel, r.row + i, totals[i]);
+}
+
+ALWAYS_INLINE void end_run(const int rows, tile_run r, vf totals[][2])
+{
+    UNROLL for (int i = 0; i < rows; i++) {
+        if (r.end == r.x.in_features / GROUP)
+            put_sums(r.share, r.panel, r.row + i, totals[i]);
+        else
+            keep_sums(r.share, r.panel, r.row + i, totals[i]);
+    }
+}
+
+typedef void run_kernel(int32_t rows, tile_run r);
+
+/* All tiles of a share: groups in runs whose part of a panel stays in the first-level cache, unless
+ * rows are so few that a panel is best read once in order; rows in blocks that stay in the second. */
+ALWAYS_INLINE void for_tiles(panel_share share, act_rows x, run_kernel *multiply)
+{
+    const int32_t groups = x.in_features / GROUP;
+    const int32_t length = x.num_rows <= FEW_ROWS ? groups : RUN_GROUPS;
+    tile_run r = {.share = share, .x = x};
     for (int32_t first = 0, last; first < x.num_rows; first = last) {
-        last = first + block < x.num_rows ? first + block : x.num_rows;
-        for (int32_t panel = share.first; panel < share.last; panel++)
-            for (int32_t row = first, rows; row < last; row += rows) {
-                rows = tile_rows(last - row, TILE_ROWS);
-                multiply(rows, share, x, panel, row);
-            }
+        last = first + BLOCK_ROWS < x.num_rows ? first + BLOCK_ROWS : x.num_rows;
+        for (r.start = 0; r.start < groups; r.start = r.end) {
+            r.end = r.start + length < groups ? r.start + length : groups;
+            for (r.panel = share.first; r.panel < share.last; r.panel++)
+                for (int32_t rows = r.row = first; r.row < last; r.row += rows) {
+                    rows = tile_rows(last - r.row, TILE_ROWS);
+                    multiply(rows, r);
+                }
+        }
     }
 }
 

@@ -17,38 +17,38 @@ ALWAYS_INLINE void group_sums(const int rows, const uint8_t *bytes, act_rows x, 
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, panel_share share, act_rows x, int32_t panel,
-                                 int32_t row)
+ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
 {
-    const uint8_t *data = (const uint8_t *)share.weight->data
-                          + (size_t)panel * panel_bytes(OCT_INT8, x.in_features);
-    const float *factors = (const float *)data;
+    const uint8_t *panel = (const uint8_t *)r.share.weight->data
+                           + (size_t)r.panel * panel_bytes(OCT_INT8, r.x.in_features);
+    const float *factors = (const float *)panel;
+    const uint8_t *data = panel + INT8_FACTOR_BYTES + (size_t)r.start * INT8_GROUP_BYTES;
     vf totals[TILE_ROWS][2];
-    UNROLL for (int i = 0; i < rows; i++)
-        totals[i][0] = totals[i][1] = (vf){0};
-    data += INT8_FACTOR_BYTES;
-    for (int32_t g = 0; g < x.in_features / GROUP; g++, data += INT8_GROUP_BYTES) {
+    begin_run(rows, r, totals);
+    for (int32_t g = r.start; g < r.end; g++, data += INT8_GROUP_BYTES) {
         const uint16_t *scales = (const uint16_t *)data;
         vi sums[TILE_ROWS][2];
-        group_sums(rows, data + PANEL * sizeof *scales, x, row, g, sums);
+        group_sums(rows, data + PANEL * sizeof *scales, r.x, r.row, g, sums);
         vf left = vf_load_half(scales), right = vf_load_half(scales + LANES);
         UNROLL for (int i = 0; i < rows; i++) {
-            float scale = act_groups(x, row + i)[g].scale;
+            float scale = run_groups(r, i)[g].scale;
             totals[i][0] = vf_fma(floats_of(sums[i][0]), left * scale, totals[i][0]);
             totals[i][1] = vf_fma(floats_of(sums[i][1]), right * scale, totals[i][1]);
         }
     }
-    UNROLL for (int i = 0; i < rows; i++) {
-        totals[i][0] *= vf_load(factors);
-        totals[i][1] *= vf_load(factors + LANES);
-        put_sums(share, panel, row + i, totals[i]);
+    if (r.end == r.x.in_features / GROUP) {
+        UNROLL for (int i = 0; i < rows; i++) {
+            totals[i][0] *= vf_load(factors);
+            totals[i][1] *= vf_load(factors + LANES);
+        }
     }
+    end_run(rows, r, totals);
 }
 
-static void multiply_rows(int32_t rows, panel_share share, act_rows x, int32_t panel, int32_t row)
+static void multiply_rows(int32_t rows, tile_run r)
 {
     switch (rows) {
-        TILE_CASES(multiply_tile, share, x, panel, row)
+        TILE_CASES(multiply_tile, r)
     }
 }
 

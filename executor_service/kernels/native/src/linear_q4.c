@@ -49,12 +49,12 @@ ALWAYS_INLINE group_scales byte_scales(group_scales outer, const uint8_t *data)
 }
 
 ALWAYS_INLINE void add_group(const int rows, const int kind, group_scales s, const uint8_t *nibbles,
-                             act_rows x, int32_t row, int32_t g, vf totals[][2])
+                             tile_run r, int32_t g, vf totals[][2])
 {
     vi sums[TILE_ROWS][2];
-    nibble_sums(rows, nibbles, x, row, g, sums);
+    nibble_sums(rows, nibbles, r.x, r.row, g, sums);
     UNROLL for (int i = 0; i < rows; i++) {
-        act_group q = act_groups(x, row + i)[g];
+        act_group q = run_groups(r, i)[g];
         UNROLL for (int c = 0; c < 2; c++) {
             if (kind == OCT_Q4_0)
                 sums[i][c] -= 8 * q.sum;
@@ -65,16 +65,28 @@ ALWAYS_INLINE void add_group(const int rows, const int kind, group_scales s, con
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, const int kind, panel_share share, act_rows x,
-                                 int32_t panel, int32_t row)
+/* Bytes of a panel before group g; with Q4_K a whole number of blocks of 256 is before it. */
+ALWAYS_INLINE size_t bytes_before(const int kind, int32_t g)
 {
-    const uint8_t *data = (const uint8_t *)share.weight->data
-                          + (size_t)panel * panel_bytes(kind, x.in_features);
+    switch (kind) {
+    case OCT_Q4_0:
+        return (size_t)g * Q4_0_GROUP_BYTES;
+    case OCT_Q4_1:
+        return (size_t)g * Q4_1_GROUP_BYTES;
+    default:
+        return (size_t)(g / (SUPER / GROUP)) * Q4_K_SUPER_BYTES;
+    }
+}
+
+ALWAYS_INLINE void multiply_tile(const int rows, const int kind, tile_run r)
+{
+    const uint8_t *data = (const uint8_t *)r.share.weight->data
+                          + (size_t)r.panel * panel_bytes(kind, r.x.in_features)
+                          + bytes_before(kind, r.start);
     vf totals[TILE_ROWS][2];
     group_scales outer = {{{0}, {0}}, {{0}, {0}}};
-    UNROLL for (int i = 0; i < rows; i++)
-        totals[i][0] = totals[i][1] = (vf){0};
-    for (int32_t g = 0; g < x.in_features / GROUP; g++) {
+    begin_run(rows, r, totals);
+    for (int32_t g = r.start; g < r.end; g++) {
         group_scales scales;
         if (kind == OCT_Q4_K) {
             if (g % (SUPER / GROUP) == 0) {
@@ -87,18 +99,17 @@ ALWAYS_INLINE void multiply_tile(const int rows, const int kind, panel_share sha
             scales = half_scales(kind, data);
             data += kind == OCT_Q4_1 ? PANEL * 4 : PANEL * 2;
         }
-        add_group(rows, kind, scales, data, x, row, g, totals);
+        add_group(rows, kind, scales, data, r, g, totals);
         data += NIBBLE_BYTES;
     }
-    UNROLL for (int i = 0; i < rows; i++)
-        put_sums(share, panel, row + i, totals[i]);
+    end_run(rows, r, totals);
 }
 
 #define MULTIPLY(name, kind)                                                                       \
-    static void name(int32_t rows, panel_share share, act_rows x, int32_t panel, int32_t row)      \
+    static void name(int32_t rows, tile_run r)                                                     \
     {                                                                                              \
         switch (rows) {                                                                            \
-            TILE_CASES(multiply_tile, kind, share, x, panel, row)                                  \
+            TILE_CASES(multiply_tile, kind, r)                                                     \
         }                                                                                          \
     }
 

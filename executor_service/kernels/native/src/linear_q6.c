@@ -27,21 +27,20 @@ ALWAYS_INLINE void code_sums(const int rows, const uint8_t *scales, act_rows x, 
                 /* A half of a lane sums four products of at most 63 * 127. */
                 partial_sums products = add_four((vi){0}, first, splat_four(q));
                 products = add_four(products, second, splat_four(q + 4));
-                sums[i] += scaled_sums(products, scale);
+                sums[i] = vi_now(sums[i] + scaled_sums(products, scale));
             }
         }
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, panel_share share, act_rows x, int32_t panel,
-                                 int32_t row)
+ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
 {
-    const uint8_t *data = (const uint8_t *)share.weight->data
-                          + (size_t)panel * panel_bytes(OCT_Q6_K, x.in_features);
+    const uint8_t *data = (const uint8_t *)r.share.weight->data
+                          + (size_t)r.panel * panel_bytes(OCT_Q6_K, r.x.in_features)
+                          + (size_t)(r.start / (SUPER / GROUP)) * Q6_K_SUPER_BYTES;
     vf totals[TILE_ROWS][2], scales[2] = {{0}, {0}};
-    UNROLL for (int i = 0; i < rows; i++)
-        totals[i][0] = totals[i][1] = (vf){0};
-    for (int32_t g = 0; g < x.in_features / GROUP; g++, data += Q6_K_GROUP_BYTES) {
+    begin_run(rows, r, totals);
+    for (int32_t g = r.start; g < r.end; g++, data += Q6_K_GROUP_BYTES) {
         if (g % (SUPER / GROUP) == 0) {
             scales[0] = vf_load_half((const uint16_t *)data);
             scales[1] = vf_load_half((const uint16_t *)data + LANES);
@@ -49,20 +48,19 @@ ALWAYS_INLINE void multiply_tile(const int rows, panel_share share, act_rows x, 
         }
         UNROLL for (int c = 0; c < 2; c++) {
             vi sums[TILE_ROWS];
-            code_sums(rows, data, x, row, g, c, sums);
+            code_sums(rows, data, r.x, r.row, g, c, sums);
             UNROLL for (int i = 0; i < rows; i++)
-                totals[i][c] = vf_fma(floats_of(sums[i]),
-                                      scales[c] * act_groups(x, row + i)[g].scale, totals[i][c]);
+                totals[i][c] = vf_fma(floats_of(sums[i]), scales[c] * run_groups(r, i)[g].scale,
+                                      totals[i][c]);
         }
     }
-    UNROLL for (int i = 0; i < rows; i++)
-        put_sums(share, panel, row + i, totals[i]);
+    end_run(rows, r, totals);
 }
 
-static void multiply_rows(int32_t rows, panel_share share, act_rows x, int32_t panel, int32_t row)
+static void multiply_rows(int32_t rows, tile_run r)
 {
     switch (rows) {
-        TILE_CASES(multiply_tile, share, x, panel, row)
+        TILE_CASES(multiply_tile, r)
     }
 }
 

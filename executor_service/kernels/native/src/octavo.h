@@ -59,6 +59,9 @@ size_t oct_packed_bytes(int32_t kind, int32_t out_features, int32_t in_features)
 /* Bytes of one row as `oct_pack` reads it: blocks as a GGUF file has them, or floats for float32 and
  * int8. */
 size_t oct_source_bytes(int32_t kind, int32_t in_features);
+/* Floats to blocks of a GGUF kind, of which in_features is a whole number. Opens a parallel region. */
+void oct_quantize(int32_t kind, const float *rows, int32_t num_rows, int32_t in_features,
+                  void *blocks);
 /* Packs rows as output features [first, first + num_rows). Opens a parallel region. */
 void oct_pack(int32_t kind, int32_t in_features, void *data, int32_t first, int32_t num_rows,
               const void *rows);
