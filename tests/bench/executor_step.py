@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     flags = parser.parse_args()
     fields = dict(item.split("=", 1) for item in flags.set)
-    runners = {"native": _runner(flags, **({"dtype": "float32"} if not fields else fields))}
+    runners = {"native": _runner(flags, **(fields or {"dtype": "float32"}))}
     if not flags.native_only:
         runners["torch"] = _torch_runner(flags)
     for name, num_tokens, plan in CASES:

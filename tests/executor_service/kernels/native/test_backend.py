@@ -33,7 +33,11 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float = 2e-6) -> Non
 def test_norms_equal_the_reference_and_add_in_place(
     backend: NativeBackend, rows: int, width: int
 ) -> None:
-    x, residual, weight = torch.randn(rows, width) * 30, torch.randn(rows, width), torch.randn(width)
+    x, residual, weight = (
+        torch.randn(rows, width) * 30,
+        torch.randn(rows, width),
+        torch.randn(width),
+    )
     expected = reference.rms_norm(x.double(), weight.double(), 1e-5)
     assert_near(backend.rms_norm(x, weight, 1e-5), expected)
     normed, total = reference.add_rms_norm(x.double(), residual.double(), weight.double(), 1e-5)
