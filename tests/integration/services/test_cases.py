@@ -82,6 +82,13 @@ def test_c28_greedy_answers_do_not_change_with_those_beside_them(model: HttpClie
         assert token_ids == list(answer.token_ids), answer.name
 
 
+@pytest.fixture(scope="module")
+def first(up: UpProcess) -> Any:
+    """The answer of TestFourChoices, asked for once."""
+    with HttpClient(up.http) as client:
+        return client.complete(n=4, **TestFourChoices.body)
+
+
 class TestFourChoices:
     body: ClassVar[dict[str, Any]] = {
         "prompt": "Describe a mountain in one line.",
@@ -91,12 +98,6 @@ class TestFourChoices:
         "ignore_eos": True,  # three of these four would be empty: the model likes to end here
         "return_token_ids": True,
     }
-
-    @pytest.fixture(scope="class")
-    def first(self, up: UpProcess) -> Any:
-        """Their answer, asked for once."""
-        with HttpClient(up.http) as client:
-            return client.complete(n=4, **self.body)
 
     def test_c29_they_differ_and_count_the_prompt_once(self, model: HttpClient, first: Any) -> None:
         texts = [choice["text"] for choice in first["choices"]]
