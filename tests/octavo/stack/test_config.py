@@ -54,6 +54,8 @@ def unusual(field: dataclasses.Field[object]) -> tuple[list[str], object]:
     if "int" in str(field.type):
         value = 1 if field.name == "run_ahead_depth" else 3
         return [f"{flag}={value}"], value
+    if field.name == "max_decode_stall":
+        return [f"{flag}=2.5"], 2.5
     if "float" in str(field.type):
         return [f"{flag}=0.25"], 0.25
     return [f"{flag}=word"], "word"
