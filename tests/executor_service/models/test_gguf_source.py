@@ -23,6 +23,7 @@ QUANTIZED = [
     GGMLQuantizationType.Q4_1,
     GGMLQuantizationType.Q5_1,
 ]
+KEPT = [GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -52,6 +53,26 @@ def test_quantized_matrices_are_what_the_library_says(
     assert torch.equal(source.tensor(name), expected)
     norm = "model.layers.0.input_layernorm.weight"
     assert torch.equal(source.tensor(norm), model.get_parameter(norm).detach())
+
+
+@pytest.mark.parametrize("kind", KEPT, ids=lambda kind: kind.name)
+def test_blocks_are_the_rows_of_the_tensor(kind: GGMLQuantizationType, tmp_path: Path) -> None:
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", kind=kind)
+    source = open_checkpoint(path).weights
+    for part in ("self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"):
+        name = f"model.layers.1.{part}.weight"
+        blocks, expected = source.blocks(name), source.tensor(name)
+        assert blocks is not None
+        assert blocks.kind.name == kind.name
+        assert (blocks.out_features, blocks.in_features) == tuple(expected.shape)
+        assert torch.equal(torch.from_numpy(dequantize(blocks.data.numpy(), kind)), expected)
+    assert source.blocks("model.norm.weight") is None
+
+
+def test_floats_have_no_blocks(tmp_path: Path) -> None:
+    for kind in (GGMLQuantizationType.F16, GGMLQuantizationType.Q5_1):
+        path = write_gguf(tiny_model("llama"), tmp_path / f"{kind.name}.gguf", kind=kind)
+        assert open_checkpoint(path).weights.blocks("model.embed_tokens.weight") is None
 
 
 def test_frequency_divisors_of_the_file_slow_the_rotation(tmp_path: Path) -> None:

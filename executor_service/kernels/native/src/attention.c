@@ -138,7 +138,7 @@ static void weigh(float *scores, int32_t count, float *maximum, float *sum)
     for (int32_t i = 0; i < padded; i += TILE)
         UNROLL for (int part = 0; part < TILE_VECTORS; part++) {
             float *at = scores + i + part * LANES;
-            vf weight = vf_exp(vf_load(at) - *maximum);
+            vf weight = vf_exp_falling(vf_load(at) - *maximum);
             vf_store(at, weight);
             sums[part] += weight;
         }

@@ -15,7 +15,7 @@
 #define SUPER 256 /* in_features of one block of Q4_K and Q6_K */
 
 /* Rows that one pass over a panel multiplies; their sums fill the registers. */
-#define TILE_ROWS (LANES == 16 ? 6 : 4)
+#define TILE_ROWS (LANES == 16 ? 6 : LANES == 8 ? 4 : 2)
 
 #define RUN_GROUPS 24  /* groups at a time when rows are many; whole blocks of 256 */
 #define BLOCK_ROWS 96  /* rows at a time */
@@ -155,15 +155,17 @@ ALWAYS_INLINE int32_t tile_rows(int32_t rows, int32_t limit)
     case n:                                                                                        \
         tile(n, __VA_ARGS__);                                                                      \
         break;
+#define TILE_CASES_2(...) TILE_CASE(1, __VA_ARGS__) TILE_CASE(2, __VA_ARGS__)
 #define TILE_CASES_4(...)                                                                          \
-    TILE_CASE(1, __VA_ARGS__)                                                                      \
-    TILE_CASE(2, __VA_ARGS__) TILE_CASE(3, __VA_ARGS__) TILE_CASE(4, __VA_ARGS__)
+    TILE_CASES_2(__VA_ARGS__) TILE_CASE(3, __VA_ARGS__) TILE_CASE(4, __VA_ARGS__)
 #define TILE_CASES_6(...)                                                                          \
     TILE_CASES_4(__VA_ARGS__) TILE_CASE(5, __VA_ARGS__) TILE_CASE(6, __VA_ARGS__)
 #if LANES == 16
 #define TILE_CASES TILE_CASES_6
-#else
+#elif LANES == 8
 #define TILE_CASES TILE_CASES_4
+#else
+#define TILE_CASES TILE_CASES_2
 #endif
 
 /* A run of groups [start, end) of one tile. */

@@ -77,39 +77,72 @@ static void to_q4_1(const float *x, uint8_t *block)
 
 /* ---- blocks of 256 --------------------------------------------------------------------------- */
 
+/* Plain products and sums in an order that does not depend on the number of lanes, so that all
+ * levels choose the same codes. */
+#define VECTORS (GROUP / LANES)
+
+typedef struct {
+    vf v[VECTORS];
+} group_values;
+
+ALWAYS_INLINE group_values load_group(const float *x)
+{
+    group_values values;
+    UNROLL for (int i = 0; i < VECTORS; i++)
+        values.v[i] = vf_load(x + i * LANES);
+    return values;
+}
+
+ALWAYS_INLINE float group_sum(group_values values)
+{
+    UNROLL for (int width = VECTORS / 2; width; width /= 2)
+        UNROLL for (int i = 0; i < width; i++)
+            values.v[i] += values.v[i + width];
+    return vf_sum(values.v[0]);
+}
+
+/* To the nearest whole number within [least, most]. */
+ALWAYS_INLINE vf whole(vf x, float least, float most)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds */
+    x = vf_min(vf_set(most), vf_max(vf_set(least), x));
+    return (x + magic) - magic;
+}
+
 /* x is about step * code - minimum. */
 typedef struct {
     float step, minimum;
 } line;
 
-static void choose_codes(const float *x, line fit, uint8_t codes[GROUP])
+ALWAYS_INLINE group_values choose_codes(group_values x, line fit)
 {
     float inverse = inverse_of(fit.step);
-    for (int k = 0; k < GROUP; k++)
-        codes[k] = (uint8_t)clamped(rintf((x[k] + fit.minimum) * inverse), 0.0f, 15.0f);
+    UNROLL for (int i = 0; i < VECTORS; i++)
+        x.v[i] = whole((x.v[i] + fit.minimum) * inverse, 0.0f, 15.0f);
+    return x;
 }
 
-static float squared_error(const float *x, line fit, const uint8_t codes[GROUP])
+ALWAYS_INLINE float squared_error(group_values x, line fit, group_values codes)
 {
-    float sum = 0.0f;
-    for (int k = 0; k < GROUP; k++) {
-        float error = fit.step * codes[k] - fit.minimum - x[k];
-        sum += error * error;
+    UNROLL for (int i = 0; i < VECTORS; i++) {
+        vf error = codes.v[i] * fit.step - fit.minimum - x.v[i];
+        x.v[i] = error * error;
     }
-    return sum;
+    return group_sum(x);
 }
 
-/* The line through (code, x) of least squares; its minimum is not below 0. */
-static line least_squares(const float *x, const uint8_t codes[GROUP])
+ALWAYS_INLINE float sum_of_products(group_values a, group_values b)
 {
-    float sum_q = 0.0f, sum_qq = 0.0f, sum_x = 0.0f, sum_qx = 0.0f;
-    for (int k = 0; k < GROUP; k++) {
-        float q = codes[k];
-        sum_q += q;
-        sum_qq += q * q;
-        sum_x += x[k];
-        sum_qx += q * x[k];
-    }
+    UNROLL for (int i = 0; i < VECTORS; i++)
+        a.v[i] *= b.v[i];
+    return group_sum(a);
+}
+
+/* The line through (code, x) of least squares whose minimum is not below 0. */
+ALWAYS_INLINE line least_squares(group_values x, group_values codes)
+{
+    float sum_q = group_sum(codes), sum_x = group_sum(x);
+    float sum_qq = sum_of_products(codes, codes), sum_qx = sum_of_products(codes, x);
     float spread = GROUP * sum_qq - sum_q * sum_q;
     line fit = {0.0f, -sum_x / GROUP};
     if (spread > 0.0f) {
@@ -125,24 +158,21 @@ static line least_squares(const float *x, const uint8_t codes[GROUP])
 }
 
 /* Starts from lines over more or less than the range of x, and betters each in turn. */
-static line fit_group(const float *x)
+static line fit_group(const float *floats)
 {
-    float least = 0.0f, most = x[0];
+    float least = 0.0f, most = 0.0f;
     for (int k = 0; k < GROUP; k++) {
-        least = fminf(least, x[k]);
-        most = fmaxf(most, x[k]);
+        least = floats[k] < least ? floats[k] : least;
+        most = floats[k] > most ? floats[k] : most;
     }
+    group_values x = load_group(floats);
     line best = {(most - least) / 15.0f, -least};
-    uint8_t codes[GROUP];
-    choose_codes(x, best, codes);
-    float best_error = squared_error(x, best, codes);
-    for (int try = 0; try < 8; try++) {
-        line fit = {(most - least) / (13.0f + 0.4f * (float)try), -least};
-        for (int turn = 0; turn < 3; turn++) {
-            choose_codes(x, fit, codes);
-            fit = least_squares(x, codes);
-            choose_codes(x, fit, codes);
-            float error = squared_error(x, fit, codes);
+    float best_error = squared_error(x, best, choose_codes(x, best));
+    for (int try = 0; try < 6; try++) {
+        line fit = {(most - least) / (13.0f + 0.5f * (float)try), -least};
+        for (int turn = 0; turn < 2; turn++) {
+            fit = least_squares(x, choose_codes(x, fit));
+            float error = squared_error(x, fit, choose_codes(x, fit));
             if (error < best_error) {
                 best_error = error;
                 best = fit;
@@ -182,10 +212,12 @@ static void to_q4_k(const float *x, uint8_t *block)
         float six = clamped(rintf(fits[g].step * inverse_of(step)), 0.0f, 63.0f);
         float other = clamped(rintf(fits[g].minimum * inverse_of(minimum)), 0.0f, 63.0f);
         put_pair(block + 4, g, (uint8_t)six, (uint8_t)other);
-        uint8_t codes[GROUP];
-        choose_codes(x + g * GROUP, (line){step * six, minimum * other}, codes);
-        for (int k = 0; k < GROUP; k++)
-            block[16 + g / 2 * GROUP + k] |= (uint8_t)(codes[k] << g % 2 * 4);
+        line fit = {step * six, minimum * other};
+        group_values codes = choose_codes(load_group(x + g * GROUP), fit);
+        for (int k = 0; k < GROUP; k++) {
+            int code = (int)codes.v[k / LANES][k % LANES];
+            block[16 + g / 2 * GROUP + k] |= (uint8_t)(code << g % 2 * 4);
+        }
     }
 }
 
@@ -198,11 +230,13 @@ static float fit_step(const float *x)
     for (int k = 0; k < SIXTEEN; k++)
         most = fabsf(x[k]) > fabsf(most) ? x[k] : most;
     for (int try = -8; try <= 8 && most != 0.0f; try++) {
-        float step = most / (-32.0f + 0.25f * (float)try), error = 0.0f;
-        for (int k = 0; k < SIXTEEN; k++) {
-            float miss = step * clamped(rintf(x[k] / step), -32.0f, 31.0f) - x[k];
-            error += miss * miss;
+        float step = most / (-32.0f + 0.25f * (float)try), inverse = 1.0f / step;
+        vf sum = {0};
+        UNROLL for (int k = 0; k < SIXTEEN; k += LANES) {
+            vf miss = whole(vf_load(x + k) * inverse, -32.0f, 31.0f) * step - vf_load(x + k);
+            sum += miss * miss;
         }
+        float error = vf_sum(sum);
         if (error < best_error) {
             best_error = error;
             best = step;

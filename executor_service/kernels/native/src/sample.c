@@ -8,12 +8,13 @@
 #include "simd.h"
 
 /* Weights are summed in lanes of float over so many at a time, and those sums in double. */
-enum { SUM_BLOCK = 8 * LANES, SPARE_CANDIDATES = 1024 };
+enum { SUM_BLOCK = 8 * LANES, MAXIMUM_BLOCK = 4 * LANES };
 
 typedef struct {
     float *weights;         /* [vocab] */
+    float *maxima;          /* [vocab / MAXIMUM_BLOCK] */
     double *sums;           /* [vocab / SUM_BLOCK] */
-    candidate *candidates;  /* [vocab + SPARE_CANDIDATES] */
+    candidate *candidates;  /* [vocab] */
     candidate *selection;   /* [vocab] */
     float *adjusted;        /* [vocab] */
     int32_t *counts;        /* [vocab] all 0 between draws */
@@ -27,9 +28,8 @@ static size_t in_lines(size_t bytes)
 static size_t thread_bytes(int32_t vocab_size)
 {
     const size_t vocab = (size_t)vocab_size + TILE;
-    return 3 * in_lines(vocab * 4) + in_lines((vocab / SUM_BLOCK + 1) * 8) +
-           in_lines((vocab + SPARE_CANDIDATES) * sizeof(candidate)) +
-           in_lines(vocab * sizeof(candidate));
+    return 3 * in_lines(vocab * 4) + in_lines((vocab / MAXIMUM_BLOCK + 1) * 4) +
+           in_lines((vocab / SUM_BLOCK + 1) * 8) + 2 * in_lines(vocab * sizeof(candidate));
 }
 
 size_t oct_sample_workspace(int32_t vocab_size, int32_t num_threads)
@@ -48,10 +48,12 @@ static scratch scratch_of(void *workspace, int32_t vocab_size, int32_t thread)
     at += in_lines(vocab * 4);
     s.adjusted = (float *)at;
     at += in_lines(vocab * 4);
+    s.maxima = (float *)at;
+    at += in_lines((vocab / MAXIMUM_BLOCK + 1) * 4);
     s.sums = (double *)at;
     at += in_lines((vocab / SUM_BLOCK + 1) * 8);
     s.candidates = (candidate *)at;
-    at += in_lines((vocab + SPARE_CANDIDATES) * sizeof(candidate));
+    at += in_lines(vocab * sizeof(candidate));
     s.selection = (candidate *)at;
     return s;
 }
@@ -120,31 +122,6 @@ static void adjust(float *logits, const oct_draw *draw, int32_t *counts)
 
 /* ---- the best -------------------------------------------------------------------------------- */
 
-/* NaN if there is one. */
-static float largest_of(const float *x, int32_t count)
-{
-    vf best[4];
-    vi strange = {0};
-    int32_t i = 0;
-    for (int part = 0; part < 4; part++)
-        best[part] = vf_set(-INFINITY);
-    for (; i + 4 * LANES <= count; i += 4 * LANES)
-        UNROLL for (int part = 0; part < 4; part++) {
-            vf v = vf_load(x + i + part * LANES);
-            strange |= v != v;
-            best[part] = vf_max(v, best[part]);
-        }
-    float largest = vf_largest(vf_max(vf_max(best[0], best[1]), vf_max(best[2], best[3])));
-    int is_strange = 0;
-    for (int lane = 0; lane < LANES; lane++)
-        is_strange |= strange[lane] != 0;
-    for (; i < count; i++) {
-        is_strange |= x[i] != x[i];
-        largest = x[i] > largest ? x[i] : largest;
-    }
-    return is_strange ? NAN : largest;
-}
-
 static int any(vi mask)
 {
 #if LANES == 16
@@ -156,33 +133,69 @@ static int any(vi mask)
 #endif
 }
 
-static int32_t first_equal(const float *x, int32_t count, float value)
+static int32_t first_equal(const float *x, float value, const float *maxima)
 {
-    int32_t i = 0;
-    while (i + LANES <= count && !any(vf_load(x + i) == vf_set(value)))
-        i += LANES;
-    while (i < count && x[i] != value)
+    int32_t block = 0;
+    while (maxima[block] != value)
+        block++;
+    int32_t i = block * MAXIMUM_BLOCK;
+    while (x[i] != value)
         i++;
     return i;
 }
 
-/* The top_k largest, ids ascending; equal ones by rising id. Leaves out what is -inf. */
-static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, candidate *found)
+/* NaN if there is one; and the largest of each MAXIMUM_BLOCK. */
+static float largest_of(const float *x, int32_t count, float *maxima)
 {
-    const int32_t room = 2 * top_k + SPARE_CANDIDATES;
-    float threshold = -INFINITY;
-    int32_t num_found = 0, i = 0;
-    for (; i < count; i += LANES) {
-        int32_t end = i + LANES < count ? i + LANES : count;
-        if (end - i == LANES && !any(vf_load(logits + i) > vf_set(threshold)))
+    vf best = vf_set(-INFINITY);
+    vi strange = {0};
+    int32_t i = 0;
+    for (; i + MAXIMUM_BLOCK <= count; i += MAXIMUM_BLOCK) {
+        vf v[4];
+        UNROLL for (int part = 0; part < 4; part++) {
+            v[part] = vf_load(x + i + part * LANES);
+            strange |= v[part] != v[part];
+        }
+        vf block = vf_max(vf_max(v[0], v[1]), vf_max(v[2], v[3]));
+        maxima[i / MAXIMUM_BLOCK] = vf_largest(block);
+        best = vf_max(block, best);
+    }
+    float largest = vf_largest(best), last = -INFINITY;
+    int is_strange = any(strange);
+    for (int32_t k = i; k < count; k++) {
+        is_strange |= x[k] != x[k];
+        last = x[k] > last ? x[k] : last;
+    }
+    if (i < count)
+        maxima[i / MAXIMUM_BLOCK] = last;
+    largest = last > largest ? last : largest;
+    return is_strange ? NAN : largest;
+}
+
+/* What is no more than the top_k-th largest: that of the blocks' maxima, if there are as many. */
+static float bound_of(const float *maxima, int32_t num_blocks, int32_t top_k, candidate *blocks)
+{
+    if (top_k >= num_blocks)
+        return -INFINITY;
+    for (int32_t i = 0; i < num_blocks; i++)
+        blocks[i] = (candidate){maxima[i], i};
+    return keep_best(blocks, num_blocks, top_k);
+}
+
+/* The top_k largest, ids ascending; equal ones by rising id. Leaves out what is -inf. */
+static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, const scratch *s)
+{
+    const int32_t num_blocks = (count + MAXIMUM_BLOCK - 1) / MAXIMUM_BLOCK;
+    const float bound = bound_of(s->maxima, num_blocks, top_k, s->candidates);
+    candidate *found = s->candidates;
+    int32_t num_found = 0;
+    for (int32_t block = 0; block < num_blocks; block++) {
+        if (s->maxima[block] < bound)
             continue;
-        for (int32_t id = i; id < end; id++)
-            if (logits[id] > threshold)
-                found[num_found++] = (candidate){logits[id], id};
-        if (num_found + LANES > room) {
-            /* Ids only rise from here on, so an equal logit is no longer among the best. */
-            threshold = keep_best(found, num_found, top_k);
-            num_found = top_k;
+        int32_t first = block * MAXIMUM_BLOCK, end = first + MAXIMUM_BLOCK;
+        for (int32_t id = first; id < end && id < count; id++) {
+            found[num_found] = (candidate){logits[id], id};
+            num_found += logits[id] >= bound && logits[id] > -INFINITY;
         }
     }
     if (num_found > top_k) {
@@ -194,6 +207,16 @@ static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, can
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
+
+static double double_sum(vf v)
+{
+    double even = 0, odd = 0;
+    for (int lane = 0; lane < LANES; lane += 2) {
+        even += v[lane];
+        odd += v[lane + 1];
+    }
+    return even + odd;
+}
 
 /* exp((logits - largest) / temperature), 0 where that is below min_p, with the sum of each
  * SUM_BLOCK; returns the whole sum. The last vector is padded with -inf. */
@@ -211,15 +234,13 @@ static double weigh(float *weights, const float *logits, int32_t count, float la
             else
                 for (int32_t lane = 0; i + lane < count; lane++)
                     x[lane] = logits[i + lane];
-            vf w = vf_exp((x - largest) / temperature);
+            vf w = vf_exp_falling((x - largest) / temperature);
             if (draw->min_p > 0 && draw->top_p >= 1)
                 w = vf_select(w < least, (vf){0}, w);
             vf_store(weights + i, w);
             sum += w;
         }
-        double block = 0;
-        for (int lane = 0; lane < LANES; lane++)
-            block += sum[lane];
+        const double block = double_sum(sum);
         sums[first / SUM_BLOCK] = block;
         total += block;
     }
@@ -318,7 +339,7 @@ static int32_t draw_token(const float *logits, int32_t count, float largest, con
     const float u = as_drawn(uniform(draw));
     if (draw->top_k > 0 && draw->top_k < count) {
         candidate *kept = s->candidates;
-        int32_t num_kept = take_top_k(logits, count, draw->top_k, kept);
+        int32_t num_kept = take_top_k(logits, count, draw->top_k, s);
         double total = 0;
         for (int32_t i = 0; i < num_kept; i++) {
             kept[i].value = float_exp((kept[i].value - largest) / draw->temperature);
@@ -342,7 +363,7 @@ static int32_t draw_token(const float *logits, int32_t count, float largest, con
 
 static void draw_one(const float *logits, int32_t count, oct_draw *draw, const scratch *s)
 {
-    float largest = largest_of(logits, count);
+    float largest = largest_of(logits, count, s->maxima);
     draw->status = OCT_NOT_FINITE;
     if (!isfinite(largest))
         return;
@@ -350,14 +371,14 @@ static void draw_one(const float *logits, int32_t count, oct_draw *draw, const s
         memcpy(s->adjusted, logits, sizeof(float) * (size_t)count);
         adjust(s->adjusted, draw, s->counts);
         logits = s->adjusted;
-        largest = largest_of(logits, count);
+        largest = largest_of(logits, count, s->maxima);
         draw->status = largest == -INFINITY ? OCT_NO_CANDIDATE : OCT_NOT_FINITE;
         if (!isfinite(largest))
             return;
     }
     draw->status = OCT_DRAWN;
     draw->token = draw->temperature > 0 ? draw_token(logits, count, largest, draw, s)
-                                        : first_equal(logits, count, largest);
+                                        : first_equal(logits, largest, s->maxima);
 }
 
 void oct_sample(const float *logits, int32_t vocab_size, oct_draw *draws, int32_t num_draws,

@@ -175,14 +175,12 @@ ALWAYS_INLINE float vf_largest(vf v)
     return lanes[0];
 }
 
-/* e^x within 2 ulp; NaN stays NaN, 0 below the least subnormal, inf where it overflows.
- * x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series to the 7th power. */
-ALWAYS_INLINE vf vf_exp(vf x)
+/* e^x as p * 2^n: x = n ln 2 + r with |r| <= ln 2 / 2, p the Taylor series of e^r to the 7th power. */
+ALWAYS_INLINE vf vf_exp_parts(vf x, vi *n)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    x = vf_min(vf_set(130.0f), vf_max(vf_set(-110.0f), x));
     vf shifted = vf_fma(x, vf_set(1.44269504088896341f), vf_set(magic));
-    vi n = (vi)shifted - (vi)vf_set(magic);
+    *n = (vi)shifted - (vi)vf_set(magic);
     vf whole = shifted - magic;
     vf r = vf_fma(whole, vf_set(-0.693145751953125f), x);
     r = vf_fma(whole, vf_set(-1.42860677e-6f), r);
@@ -193,10 +191,25 @@ ALWAYS_INLINE vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set(1.66666667e-1f));
     p = vf_fma(p, r, vf_set(0.5f));
     p = vf_fma(p, r, vf_set(1.0f));
-    p = vf_fma(p, r, vf_set(1.0f));
+    return vf_fma(p, r, vf_set(1.0f));
+}
+
+/* e^x within 2 ulp; NaN stays NaN, 0 below the least subnormal, inf where it overflows. */
+ALWAYS_INLINE vf vf_exp(vf x)
+{
+    vi n;
+    vf p = vf_exp_parts(vf_min(vf_set(130.0f), vf_max(vf_set(-110.0f), x)), &n);
     /* 2^n in two factors, as n may be beyond the exponents of normal numbers. */
     vi half = n >> 1;
     return p * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+}
+
+/* The same for x <= 0 in fewer instructions; 0 already where a result would be subnormal. */
+ALWAYS_INLINE vf vf_exp_falling(vf x)
+{
+    vi n;
+    vf p = vf_exp_parts(vf_max(vf_set(-87.3f), x), &n);
+    return vf_select(x < -87.3f, (vf){0}, p * (vf)((n + 127) << 23));
 }
 
 ALWAYS_INLINE float float_exp(float x)

@@ -88,9 +88,8 @@ def test_gated_activation_at_the_ends_of_the_numbers(backend: NativeBackend) -> 
         lambda backend, x: backend.rms_norm(x, torch.ones(64), 1e-5),
         lambda backend, x: backend.add_rms_norm(x, torch.zeros_like(x), torch.ones(64), 1e-5),
         lambda backend, x: backend.silu_mul(x),
-        lambda backend, x: backend.linear(x, backend.prepare_weight(torch.ones(8, 64)), None),
     ],
-    ids=["rms_norm", "add_rms_norm", "silu_mul", "linear"],
+    ids=["rms_norm", "add_rms_norm", "silu_mul"],
 )
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_shows_in_its_row_and_in_no_other(
@@ -103,18 +102,6 @@ def test_what_is_not_finite_shows_in_its_row_and_in_no_other(
     others = torch.arange(12) != 5
     assert torch.equal(found[others], expected[others])
     assert not found[5].isfinite().all()
-
-
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("outputs", "inputs"), [(48, 64), (96, 1536), (1000, 576), (3, 8)])
-def test_linear_is_a_product_with_the_transposed_weight(
-    backend: NativeBackend, rows: int, outputs: int, inputs: int
-) -> None:
-    x, weight, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
-    packed = backend.prepare_weight(weight)
-    for b in (None, bias):
-        expected = reference.linear(x.double(), weight.double(), None if b is None else b.double())
-        assert_near(backend.linear(x, packed, b), expected)
 
 
 SHAPE = KVShape(num_layers=2, num_blocks=6, block_size=4, num_kv_heads=3, head_dim=8)
