@@ -122,6 +122,16 @@ def test_several_processes_may_build_the_same_at_once(small: Path, tmp_path: Pat
     ]
 
 
+def test_a_build_ahead_is_there_at_the_end_of_its_block(small: Path, tmp_path: Path) -> None:
+    compiler()
+    environ = ENVIRON | {"OCTAVO_CACHE_DIR": str(tmp_path / "cache"), "OCTAVO_NATIVE": "portable"}
+    with build.ahead(environ):
+        pass
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    with build.ahead(environ | {"OCTAVO_NATIVE": "0"}):
+        pass
+
+
 def test_kernels_can_be_turned_off_and_an_unknown_level_is_refused() -> None:
     with pytest.raises(build.BuildError, match="OCTAVO_NATIVE=0"):
         library.load({"OCTAVO_NATIVE": "0"})
