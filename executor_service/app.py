@@ -8,6 +8,7 @@ process at once. A device fault ends it with a status other than 0.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -21,6 +22,7 @@ from common.errors import ConfigError, OctavoError
 from common.grpc_server import GrpcServer, Link, Service
 from common.process import ProcessStatus, die_with_parent
 from executor_service.config import ExecutorConfig
+from executor_service.kernels.native import build
 from executor_service.rpc.device_thread import DeviceThread
 from executor_service.rpc.metrics import MetricsPage
 from executor_service.rpc.runner_port import StepRunner
@@ -60,7 +62,9 @@ async def _serve(config: ExecutorConfig, load: Load) -> int:
 
 def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None]) -> StepRunner:
     # Imported here, on the device thread: torch takes seconds, and the port is open meanwhile.
-    from executor_service.runner.load import load_runner
+    # Native kernels that are not built yet take as long, on another core.
+    with build.ahead(os.environ) if config.device == "cpu" else contextlib.nullcontext():
+        from executor_service.runner.load import load_runner
 
     return load_runner(config, progress)
 

@@ -92,7 +92,5 @@ def _load(environ: Mapping[str, str]) -> Library | None:
     try:
         return load(environ)
     except BuildError as error:
-        log.warning(
-            "no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error
-        )
+        log.warning("no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error)
         return None

@@ -40,11 +40,11 @@ class NativeForward:
             num_threads=backend.num_threads,
         )
         kv = cast(NativeKV, pool.storage)
-        self._step = WholeStep(backend.library, _parts(model), kv, limits, spec.vocab_size)
+        self.step = WholeStep(backend.library, _parts(model), kv, limits, spec.vocab_size)
 
     def forward(self, batch: InputBatch, rows: Sequence[int]) -> ForwardOutputs:
         layout = batch.layout
-        step = StepInput(
+        inputs = StepInput(
             token_ids=batch.token_ids,
             positions=batch.positions,
             slots=layout.slot_mapping,
@@ -52,7 +52,7 @@ class NativeForward:
             lengths=layout.lengths,
             block_tables=layout.block_tables,
         )
-        hidden, logits = self._step.run(step, torch.tensor(rows, dtype=torch.int32))
+        hidden, logits = self.step.run(inputs, torch.tensor(rows, dtype=torch.int32))
         return ForwardOutputs(hidden, logits if rows else None)
 
 

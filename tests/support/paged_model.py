@@ -91,6 +91,10 @@ class NativePagedModel(PagedModel):
         self._native = NativeForward(self.model, backend, self.pool, cast(ExecutorSpec, limits))
 
     def logits(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> Tensor:
+        # Nothing of a step before may show in this one.
+        for buffer in (self._native.step.hidden, self._native.step.logits):
+            buffer.fill_(float("nan"))
+        self._native.step.workspace.fill_(0xFF)
         num_tokens = len(token_ids)
         batch = InputBatch(
             chunks=[],

@@ -7,6 +7,7 @@ torch here; what is built is the same whoever asks.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -14,8 +15,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +69,21 @@ def best_level(cpu_flags: frozenset[str]) -> Level:
     return next(level for level in LEVELS if level.needs <= cpu_flags)
 
 
-def level_named(name: str) -> Level | None:
-    return next((level for level in LEVELS if level.name == name), None)
+def chosen_level(environ: Mapping[str, str]) -> Level:
+    """OCTAVO_NATIVE names one (avx512, avx2, portable), or is 0 for none; unset: the best.
+
+    Raises BuildError.
+    """
+    wanted = environ.get("OCTAVO_NATIVE")
+    if not wanted:
+        return best_level(cpu_flags())
+    if wanted == "0":
+        raise BuildError("OCTAVO_NATIVE=0 turns them off")
+    for level in LEVELS:
+        if level.name == wanted:
+            return level
+    names = ", ".join(level.name for level in LEVELS)
+    raise BuildError(f"OCTAVO_NATIVE={wanted} is none of 0, {names}")
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -108,6 +123,22 @@ def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
     if not path.exists():
         _build(compiler, level, path)
     return path
+
+
+@contextlib.contextmanager
+def ahead(environ: Mapping[str, str]) -> Iterator[None]:
+    """Builds beside what the block does. Faults show when the library is asked for."""
+
+    def attempt() -> None:
+        with contextlib.suppress(BuildError):
+            library(chosen_level(environ), cache_directory(environ), environ)
+
+    thread = threading.Thread(target=attempt, name="kernel-build", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

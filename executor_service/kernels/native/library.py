@@ -88,18 +88,8 @@ class Library:
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Library:
-    """Builds first if need be.
-
-    OCTAVO_NATIVE names a level (avx512, avx2, portable), or is 0 for none. Raises BuildError.
-    """
-    wanted = environ.get("OCTAVO_NATIVE", "")
-    if wanted == "0":
-        raise build.BuildError("OCTAVO_NATIVE=0 turns them off")
-    level = build.level_named(wanted) if wanted else build.best_level(build.cpu_flags())
-    if level is None:
-        names = ", ".join(known.name for known in build.LEVELS)
-        raise build.BuildError(f"OCTAVO_NATIVE={wanted} is none of 0, {names}")
-    return open_level(level, environ)
+    """Builds first if need be. Raises BuildError."""
+    return open_level(build.chosen_level(environ), environ)
 
 
 def open_level(level: build.Level, environ: Mapping[str, str] = os.environ) -> Library:

@@ -85,10 +85,10 @@ class WholeStep:
         self._layers = (Layer * len(parts.layers))(*(_layer(layer) for layer in parts.layers))
         self._model = _model(parts, self._layers)
         num_bytes = self._call.oct_step_workspace(self._model, kv.struct, limits)
-        self._workspace = torch.empty(num_bytes + _ALIGNMENT, dtype=torch.uint8)
+        self.workspace = torch.empty(num_bytes + _ALIGNMENT, dtype=torch.uint8)
         # Pages that no step reaches are never touched, so they take no memory.
-        self._hidden = torch.empty(limits.max_tokens, self._model.hidden)
-        self._logits = torch.empty(limits.max_rows, vocab_size)
+        self.hidden = torch.empty(limits.max_tokens, self._model.hidden)
+        self.logits = torch.empty(limits.max_rows, vocab_size)
 
     def run(self, step: StepInput, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Normed hidden states [num_tokens, hidden]; logits [num_rows, vocab_size] of `rows`.
@@ -113,11 +113,11 @@ class WholeStep:
             self._limits,
             rows.data_ptr(),
             len(rows),
-            -(-self._workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
-            self._hidden.data_ptr(),
-            self._logits.data_ptr(),
+            -(-self.workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
+            self.hidden.data_ptr(),
+            self.logits.data_ptr(),
         )
-        return self._hidden[: batch.num_tokens], self._logits[: len(rows)]
+        return self.hidden[: batch.num_tokens], self.logits[: len(rows)]
 
 
 def _model(parts: ModelParts, layers: ctypes.Array[Layer]) -> Model:
