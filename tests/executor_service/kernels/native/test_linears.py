@@ -52,7 +52,8 @@ def as_quantized(x: Tensor) -> Tensor:
     """What the kernels make of activations for all kinds but float32."""
     groups = x.view(len(x), -1, 32)
     most = groups.abs().amax(dim=2, keepdim=True)
-    codes = (groups * (127 / most)).round()
+    inverse = torch.full_like(most, 127) / most  # 127 / most would be a product in torch
+    codes = (groups * inverse).round()
     return (codes.double() * (most / 127).double()).view(x.shape)
 
 
