@@ -38,6 +38,8 @@ COMMON_FLAGS = (
 )
 _LIBRARIES = ("-lm", "-Wl,--no-undefined")
 _COMPILERS = ("cc", "gcc", "clang")
+_MAX_BATCHES = 6
+"""More would wait for the longest source anyway."""
 
 
 class BuildError(Exception):
@@ -52,20 +54,13 @@ class Level:
     flags: tuple[str, ...]
     needs: frozenset[str]
     """As /proc/cpuinfo spells them."""
-    prelude: str = ""
-    """A header that takes most of the compiler's time if every source reads it anew."""
 
 
 _AVX2 = frozenset(("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
 _AVX512 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"))
 LEVELS = (
-    Level(
-        name="avx512",
-        flags=("-march=x86-64-v4", "-mavx512vnni"),
-        needs=_AVX2 | _AVX512,
-        prelude="immintrin.h",
-    ),
-    Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2, prelude="immintrin.h"),
+    Level(name="avx512", flags=("-march=x86-64-v4", "-mavx512vnni"), needs=_AVX2 | _AVX512),
+    Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2),
     Level(name="portable", flags=(), needs=frozenset()),
 )
 
@@ -165,21 +160,38 @@ def find_compiler(environ: Mapping[str, str]) -> Compiler:
 def compile_objects(
     compiler: Compiler, level: Level, flags: Sequence[str], directory: Path
 ) -> list[Path]:
-    """One object per source, side by side. Raises BuildError with the compiler's words."""
-    command = [*compiler.command, *COMMON_FLAGS, *level.flags, *flags]
-    if level.prelude:
-        prelude = directory / "prelude.h"
-        prelude.write_text(f"#include <{level.prelude}>\n")
-        _run([*command, "-x", "c-header", str(prelude), "-o", f"{prelude}.gch"])
-        command += ["-include", str(prelude)]
+    """One object per core, side by side. Raises BuildError with the compiler's words.
 
-    def compiled(source: Path) -> Path:
-        target = directory / f"{source.stem}.o"
-        _run([*command, "-c", str(source), "-o", str(target)])
+    Sources are compiled together, as many as there are cores at a time: the headers of vector
+    instructions take half a second of every run of a compiler. So what is static in one of them
+    has a name that no other has.
+    """
+    command = [*compiler.command, *COMMON_FLAGS, *level.flags, *flags]
+
+    def compiled(batch: Path) -> Path:
+        target = batch.with_suffix(".o")
+        _run([*command, f"-I{SOURCES}", "-c", str(batch), "-o", str(target)])
         return target
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(compiled, _sources()))
+    batches = _batches(len(os.sched_getaffinity(0)), directory)
+    with ThreadPoolExecutor(len(batches)) as pool:
+        return list(pool.map(compiled, batches))
+
+
+def _batches(count: int, directory: Path) -> list[Path]:
+    """Files that include all sources, each about as much."""
+    batches: list[list[Path]] = [[] for _ in range(min(count, _MAX_BATCHES))]
+    sizes = [0] * len(batches)
+    for source in sorted(_sources(), key=lambda path: path.stat().st_size, reverse=True):
+        least = sizes.index(min(sizes))
+        batches[least].append(source)
+        sizes[least] += source.stat().st_size
+    paths = []
+    for i, sources in enumerate(batches):
+        path = directory / f"batch{i}.c"
+        path.write_text("".join(f'#include "{source.name}"\n' for source in sources))
+        paths.append(path)
+    return paths
 
 
 def _sources() -> list[Path]:

@@ -143,11 +143,10 @@ ALWAYS_INLINE void put_sums(panel_share share, int32_t panel, int32_t row, vf su
     keep_sums(share, panel, row, sums);
 }
 
-/* Rows of the next tile when `rows` are left: as even as tiles of at most `limit` can be. */
-ALWAYS_INLINE int32_t tile_rows(int32_t rows, int32_t limit)
+/* Rows of the next tile when `rows` are left. There are few heights, as each is a lot of code. */
+ALWAYS_INLINE int32_t tile_height(int32_t rows)
 {
-    int32_t tiles = (rows + limit - 1) / limit;
-    return (rows + tiles - 1) / tiles;
+    return rows >= TILE_ROWS ? TILE_ROWS : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
 }
 
 /* The cases of a switch over a tile's rows: tile(rows, ...) with `rows` a constant. */
@@ -156,12 +155,9 @@ ALWAYS_INLINE int32_t tile_rows(int32_t rows, int32_t limit)
         tile(n, __VA_ARGS__);                                                                      \
         break;
 #define TILE_CASES_2(...) TILE_CASE(1, __VA_ARGS__) TILE_CASE(2, __VA_ARGS__)
-#define TILE_CASES_4(...)                                                                          \
-    TILE_CASES_2(__VA_ARGS__) TILE_CASE(3, __VA_ARGS__) TILE_CASE(4, __VA_ARGS__)
-#define TILE_CASES_6(...)                                                                          \
-    TILE_CASES_4(__VA_ARGS__) TILE_CASE(5, __VA_ARGS__) TILE_CASE(6, __VA_ARGS__)
+#define TILE_CASES_4(...) TILE_CASES_2(__VA_ARGS__) TILE_CASE(4, __VA_ARGS__)
 #if LANES == 16
-#define TILE_CASES TILE_CASES_6
+#define TILE_CASES(...) TILE_CASES_4(__VA_ARGS__) TILE_CASE(6, __VA_ARGS__)
 #elif LANES == 8
 #define TILE_CASES TILE_CASES_4
 #else
@@ -226,7 +222,7 @@ ALWAYS_INLINE void for_tiles(panel_share share, act_rows x, run_kernel *multiply
             r.end = r.start + length < groups ? r.start + length : groups;
             for (r.panel = share.first; r.panel < share.last; r.panel++)
                 for (int32_t rows = r.row = first; r.row < last; r.row += rows) {
-                    rows = tile_rows(last - r.row, TILE_ROWS);
+                    rows = tile_height(last - r.row);
                     multiply(rows, r);
                 }
         }

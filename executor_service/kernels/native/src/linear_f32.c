@@ -16,9 +16,9 @@ typedef struct {
     panel_share share;
     const float *x;
     int32_t row, start, end;
-} run;
+} float32_run;
 
-ALWAYS_INLINE void add_products(const int rows, run r, const float *panel, vf sums[][2])
+ALWAYS_INLINE void add_products(const int rows, float32_run r, const float *panel, vf sums[][2])
 {
     size_t in = (size_t)r.share.weight->in_features;
     const float *x = r.x + (size_t)r.row * in;
@@ -34,7 +34,7 @@ ALWAYS_INLINE void add_products(const int rows, run r, const float *panel, vf su
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, run r, int32_t panel)
+ALWAYS_INLINE void float32_tile(const int rows, float32_run r, int32_t panel)
 {
     int32_t in = r.share.weight->in_features;
     const float *data = r.share.weight->data;
@@ -55,29 +55,39 @@ ALWAYS_INLINE void multiply_tile(const int rows, run r, int32_t panel)
     }
 }
 
-static void multiply_rows(int32_t rows, run r, int32_t panel)
+/* As even as tiles of at most ROWS rows can be: sums of fewer do not fill the registers. */
+static int32_t float32_height(int32_t rows)
+{
+    int32_t tiles = (rows + ROWS - 1) / ROWS;
+    return (rows + tiles - 1) / tiles;
+}
+
+static void float32_rows(int32_t rows, float32_run r, int32_t panel)
 {
     switch (rows) {
-        TILE_CASES_6(multiply_tile, r, panel)
+        TILE_CASES_4(float32_tile, r, panel)
+        TILE_CASE(3, float32_tile, r, panel)
+        TILE_CASE(5, float32_tile, r, panel)
+        TILE_CASE(6, float32_tile, r, panel)
 #if LANES == 16
-        TILE_CASE(7, multiply_tile, r, panel)
-        TILE_CASE(8, multiply_tile, r, panel)
-        TILE_CASE(9, multiply_tile, r, panel)
-        TILE_CASE(10, multiply_tile, r, panel)
-        TILE_CASE(11, multiply_tile, r, panel)
-        TILE_CASE(12, multiply_tile, r, panel)
+        TILE_CASE(7, float32_tile, r, panel)
+        TILE_CASE(8, float32_tile, r, panel)
+        TILE_CASE(9, float32_tile, r, panel)
+        TILE_CASE(10, float32_tile, r, panel)
+        TILE_CASE(11, float32_tile, r, panel)
+        TILE_CASE(12, float32_tile, r, panel)
 #endif
     }
 }
 
 /* Rows [first, last) times in_features [start, end), panel after panel. */
-static void multiply_run(run r, int32_t first, int32_t last)
+static void multiply_run(float32_run r, int32_t first, int32_t last)
 {
     for (int32_t panel = r.share.first; panel < r.share.last; panel++)
         for (int32_t row = first, rows; row < last; row += rows) {
-            rows = tile_rows(last - row, ROWS);
+            rows = float32_height(last - row);
             r.row = row;
-            multiply_rows(rows, r, panel);
+            float32_rows(rows, r, panel);
         }
 }
 
@@ -88,7 +98,7 @@ void multiply_float32(panel_share share, const float *x, int32_t num_rows)
         int32_t last = first + BLOCK < num_rows ? first + BLOCK : num_rows;
         for (int32_t start = 0; start < in; start += length) {
             int32_t end = start + length < in ? start + length : in;
-            run r = {.share = share, .x = x, .start = start, .end = end};
+            float32_run r = {.share = share, .x = x, .start = start, .end = end};
             multiply_run(r, first, last);
         }
     }

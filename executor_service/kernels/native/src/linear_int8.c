@@ -1,7 +1,7 @@
 /* Signed bytes in groups of 32: int8 and Q8_0. */
 #include "layouts.h"
 
-ALWAYS_INLINE void group_sums(const int rows, const uint8_t *bytes, act_rows x, int32_t row,
+ALWAYS_INLINE void int8_sums(const int rows, const uint8_t *bytes, act_rows x, int32_t row,
                               int32_t g, vi sums[][2])
 {
     UNROLL for (int i = 0; i < rows; i++)
@@ -17,7 +17,7 @@ ALWAYS_INLINE void group_sums(const int rows, const uint8_t *bytes, act_rows x, 
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
+ALWAYS_INLINE void int8_tile(const int rows, tile_run r)
 {
     const uint8_t *panel = (const uint8_t *)r.share.weight->data
                            + (size_t)r.panel * panel_bytes(OCT_INT8, r.x.in_features);
@@ -29,7 +29,7 @@ ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
         const uint16_t *scales = (const uint16_t *)data;
         vi sums[TILE_ROWS][2];
         prefetch_ahead(data, INT8_GROUP_BYTES);
-        group_sums(rows, data + PANEL * sizeof *scales, r.x, r.row, g, sums);
+        int8_sums(rows, data + PANEL * sizeof *scales, r.x, r.row, g, sums);
         vf left = vf_load_half(scales), right = vf_load_half(scales + LANES);
         UNROLL for (int i = 0; i < rows; i++) {
             float scale = run_groups(r, i)[g].scale;
@@ -46,14 +46,14 @@ ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
     end_run(rows, r, totals);
 }
 
-static void multiply_rows(int32_t rows, tile_run r)
+static void int8_rows(int32_t rows, tile_run r)
 {
     switch (rows) {
-        TILE_CASES(multiply_tile, r)
+        TILE_CASES(int8_tile, r)
     }
 }
 
 void multiply_int8(panel_share share, act_rows x)
 {
-    for_tiles(share, x, multiply_rows);
+    for_tiles(share, x, int8_rows);
 }

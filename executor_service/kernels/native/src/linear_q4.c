@@ -78,7 +78,7 @@ ALWAYS_INLINE size_t bytes_before(const int kind, int32_t g)
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, const int kind, tile_run r)
+ALWAYS_INLINE void q4_tile(const int rows, const int kind, tile_run r)
 {
     const uint8_t *data = (const uint8_t *)r.share.weight->data
                           + (size_t)r.panel * panel_bytes(kind, r.x.in_features)
@@ -110,7 +110,7 @@ ALWAYS_INLINE void multiply_tile(const int rows, const int kind, tile_run r)
     static void name(int32_t rows, tile_run r)                                                     \
     {                                                                                              \
         switch (rows) {                                                                            \
-            TILE_CASES(multiply_tile, kind, r)                                                     \
+            TILE_CASES(q4_tile, kind, r)                                                     \
         }                                                                                          \
     }
 

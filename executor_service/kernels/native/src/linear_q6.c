@@ -33,7 +33,7 @@ ALWAYS_INLINE void code_sums(const int rows, const uint8_t *scales, act_rows x, 
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
+ALWAYS_INLINE void q6_tile(const int rows, tile_run r)
 {
     const uint8_t *data = (const uint8_t *)r.share.weight->data
                           + (size_t)r.panel * panel_bytes(OCT_Q6_K, r.x.in_features)
@@ -58,14 +58,14 @@ ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
     end_run(rows, r, totals);
 }
 
-static void multiply_rows(int32_t rows, tile_run r)
+static void q6_rows(int32_t rows, tile_run r)
 {
     switch (rows) {
-        TILE_CASES(multiply_tile, r)
+        TILE_CASES(q6_tile, r)
     }
 }
 
 void multiply_q6(panel_share share, act_rows x)
 {
-    for_tiles(share, x, multiply_rows);
+    for_tiles(share, x, q6_rows);
 }

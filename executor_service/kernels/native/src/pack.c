@@ -28,7 +28,7 @@ static void put_signed(uint8_t *group, const int8_t *bytes, int n)
         place[signed_place(k, n)] = (uint8_t)(bytes[k] + SIGNED_OFFSET);
 }
 
-ALWAYS_INLINE float largest_of(const float *x, int32_t count)
+ALWAYS_INLINE float largest_magnitude(const float *x, int32_t count)
 {
     float most = 0.0f;
     for (int32_t k = 0; k < count; k++)
@@ -41,13 +41,13 @@ ALWAYS_INLINE float largest_of(const float *x, int32_t count)
 static void pack_int8(const float *row, int32_t in_features, lane to)
 {
     int exponent;
-    frexpf(largest_of(row, in_features) / 127.0f, &exponent);
+    frexpf(largest_magnitude(row, in_features) / 127.0f, &exponent);
     const float factor = ldexpf(1.0f, exponent - 1), inverse_factor = ldexpf(1.0f, 1 - exponent);
     ((float *)to.panel)[to.n] = factor;
     for (int32_t g = 0; g < in_features / GROUP; g++) {
         const float *x = row + g * GROUP;
         uint8_t *group = to.panel + INT8_FACTOR_BYTES + (size_t)g * INT8_GROUP_BYTES;
-        uint16_t scale = half_of(largest_of(x, GROUP) / 127.0f * inverse_factor);
+        uint16_t scale = half_of(largest_magnitude(x, GROUP) / 127.0f * inverse_factor);
         float step = float_of_half(scale), inverse = step > 0.0f ? 1.0f / step : 0.0f;
         int8_t bytes[GROUP];
         for (int k = 0; k < GROUP; k += LANES) {

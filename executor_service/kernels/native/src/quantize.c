@@ -13,7 +13,7 @@ ALWAYS_INLINE float inverse_of(float x)
     return x != 0.0f ? 1.0f / x : 0.0f;
 }
 
-ALWAYS_INLINE float half_at(const uint8_t *place)
+ALWAYS_INLINE float float_at(const uint8_t *place)
 {
     uint16_t half;
     memcpy(&half, place, sizeof half);
@@ -207,7 +207,7 @@ static void to_q4_k(const float *x, uint8_t *block)
     memset(block, 0, Q4_K_BLOCK_BYTES);
     store_half(block, most_step / 63.0f);
     store_half(block + 2, most_minimum / 63.0f);
-    float step = half_at(block), minimum = half_at(block + 2);
+    float step = float_at(block), minimum = float_at(block + 2);
     for (int g = 0; g < SUPER / GROUP; g++) {
         float six = clamped(rintf(fits[g].step * inverse_of(step)), 0.0f, 63.0f);
         float other = clamped(rintf(fits[g].minimum * inverse_of(minimum)), 0.0f, 63.0f);
@@ -261,7 +261,7 @@ static void to_q6_k(const float *x, uint8_t *block)
     }
     memset(block, 0, Q6_K_BLOCK_BYTES);
     store_half(block + 208, most / -128.0f);
-    float outer = half_at(block + 208);
+    float outer = float_at(block + 208);
     for (int i = 0; i < SUPER / SIXTEEN; i++) {
         float scale = clamped(rintf(steps[i] * inverse_of(outer)), -128.0f, 127.0f);
         float inverse = inverse_of(outer * scale);

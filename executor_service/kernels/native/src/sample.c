@@ -20,7 +20,7 @@ typedef struct {
     int32_t *counts;        /* [vocab] all 0 between draws */
 } scratch;
 
-static size_t in_lines(size_t bytes)
+static size_t to_whole_lines(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
@@ -28,8 +28,8 @@ static size_t in_lines(size_t bytes)
 static size_t thread_bytes(int32_t vocab_size)
 {
     const size_t vocab = (size_t)vocab_size + TILE;
-    return 3 * in_lines(vocab * 4) + in_lines((vocab / MAXIMUM_BLOCK + 1) * 4) +
-           in_lines((vocab / SUM_BLOCK + 1) * 8) + 2 * in_lines(vocab * sizeof(candidate));
+    return 3 * to_whole_lines(vocab * 4) + to_whole_lines((vocab / MAXIMUM_BLOCK + 1) * 4) +
+           to_whole_lines((vocab / SUM_BLOCK + 1) * 8) + 2 * to_whole_lines(vocab * sizeof(candidate));
 }
 
 size_t oct_sample_workspace(int32_t vocab_size, int32_t num_threads)
@@ -43,17 +43,17 @@ static scratch scratch_of(void *workspace, int32_t vocab_size, int32_t thread)
     uint8_t *at = (uint8_t *)workspace + thread_bytes(vocab_size) * (size_t)thread;
     scratch s;
     s.counts = (int32_t *)at;
-    at += in_lines(vocab * 4);
+    at += to_whole_lines(vocab * 4);
     s.weights = (float *)at;
-    at += in_lines(vocab * 4);
+    at += to_whole_lines(vocab * 4);
     s.adjusted = (float *)at;
-    at += in_lines(vocab * 4);
+    at += to_whole_lines(vocab * 4);
     s.maxima = (float *)at;
-    at += in_lines((vocab / MAXIMUM_BLOCK + 1) * 4);
+    at += to_whole_lines((vocab / MAXIMUM_BLOCK + 1) * 4);
     s.sums = (double *)at;
-    at += in_lines((vocab / SUM_BLOCK + 1) * 8);
+    at += to_whole_lines((vocab / SUM_BLOCK + 1) * 8);
     s.candidates = (candidate *)at;
-    at += in_lines(vocab * sizeof(candidate));
+    at += to_whole_lines(vocab * sizeof(candidate));
     s.selection = (candidate *)at;
     return s;
 }
@@ -220,7 +220,7 @@ static double double_sum(vf v)
 
 /* exp((logits - largest) / temperature), 0 where that is below min_p, with the sum of each
  * SUM_BLOCK; returns the whole sum. The last vector is padded with -inf. */
-static double weigh(float *weights, const float *logits, int32_t count, float largest,
+static double weigh_logits(float *weights, const float *logits, int32_t count, float largest,
                     const oct_draw *draw, double *sums)
 {
     const vf temperature = vf_set(draw->temperature), least = vf_set(draw->min_p);
@@ -350,7 +350,7 @@ static int32_t draw_token(const float *logits, int32_t count, float largest, con
         num_kept = apply_min_p(kept, num_kept, draw->min_p);
         return kept[place_among(kept, num_kept, u)].id;
     }
-    double total = weigh(s->weights, logits, count, largest, draw, s->sums);
+    double total = weigh_logits(s->weights, logits, count, largest, draw, s->sums);
     if (draw->top_p >= 1)
         return place_of_all(s->weights, s->sums, count, total, u);
     candidate *kept = s->candidates;
