@@ -31,6 +31,8 @@ FAULT_WINDOW_S = 60.0
 """Two invalid plans within it, and the executor is left alone for as long."""
 MAX_OVERRUNS = 2
 """Streams in a row that the watchdog ended: the executor greets us, but its device hangs."""
+AWAITED_S = 0.3
+"""The longest pause while an executor was never reached: it is loading, and all wait for it."""
 STABLE_S = 5.0
 """A stream that lasted so long is reopened at once, however idle it was."""
 
@@ -164,7 +166,8 @@ class ExecutorLane:
             log.error("executor %s left alone for %.0f s", self.address, FAULT_WINDOW_S)
             self._faults.clear()
             return FAULT_WINDOW_S
-        return self._backoff.next_s()
+        pause_s = self._backoff.next_s()
+        return min(pause_s, AWAITED_S) if self.state is LaneState.CONNECTING else pause_s
 
     def apply(self, now: float) -> None:
         """Gives the core the results that arrived, and gives up an executor that is overdue."""

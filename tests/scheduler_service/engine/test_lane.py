@@ -12,7 +12,7 @@ from common.errors import ResyncError
 from common.plan import ErrorCode, SamplingParams
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core.events import SequenceKey
-from scheduler_service.engine.lane import ExecutorLane, LaneState
+from scheduler_service.engine.lane import AWAITED_S, ExecutorLane, LaneState
 from scheduler_service.engine.metrics import LaneMetrics
 from scheduler_service.engine.served_model import ServedModel
 from scheduler_service.engine.step_clock import MIN_ALLOWANCE_S, WARM_STEPS
@@ -295,6 +295,28 @@ async def test_an_executor_that_is_never_there_keeps_the_loop_unready() -> None:
         assert not harness.worker.readiness[-1].ready
         client.is_down = False
         await harness.worker.until(lambda: harness.worker.readiness[-1].ready)
+
+
+async def test_an_executor_that_is_still_loading_is_asked_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its readiness is the stack's: a pause of seconds would be one of every start."""
+    client, pauses = FakeExecutorClient(is_down=True), list[float]()
+    served = ServedModel(SchedulerConfig(executors=("fake:1",)))
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        client.is_down = len(pauses) < 60
+
+    monkeypatch.setattr("scheduler_service.engine.lane.asyncio.sleep", sleep)
+    lane = ExecutorLane(client, served, host := StubHost())
+    running = asyncio.create_task(lane.run())
+    while lane.state is not LaneState.READY:
+        await asyncio.wait_for(host.woken.wait(), 5.0)
+        host.woken.clear()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert max(pauses) == AWAITED_S
 
 
 async def test_an_executor_that_another_scheduler_owns_is_asked_again() -> None:
