@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from common.errors import ConfigError, ModelError
 from executor_service.config import ExecutorConfig
@@ -29,6 +32,20 @@ def test_the_spec_states_what_was_built(directory: Path) -> None:
     assert 0.95 * 4 * parameters < spec.weights_bytes < 1.05 * 4 * parameters
     assert (spec.dtype, spec.kv_cache_dtype, spec.device) == ("float32", "float32", "cpu")
     assert {"tokenizer.json", "config.json"} <= set(runner.model_files)
+
+
+def test_serving_a_gguf_file_imports_neither_transformers_nor_gguf(tmp_path: Path) -> None:
+    """Each takes seconds, of every start."""
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", kind=GGMLQuantizationType.Q4_1)
+    program = f"""
+import sys
+from executor_service.config import ExecutorConfig
+from executor_service.runner.load import load_runner
+load_runner(ExecutorConfig(model={str(path)!r}, num_blocks=64, threads=1), lambda *_: None)
+sys.exit(", ".join({{"transformers", "gguf", "triton"}} & set(sys.modules)) or None)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_flags_name_and_length_are_the_models(directory: Path) -> None:

@@ -23,13 +23,6 @@ ALWAYS_INLINE float largest(const vf values[GROUP_VECTORS])
     return vf_largest(most);
 }
 
-/* To the nearest, ties to even, for |x| < 2^22. */
-ALWAYS_INLINE vi rounded(vf x)
-{
-    const float magic = 12582912.0f; /* 1.5 * 2^23 */
-    return (vi)(x + magic) - (vi)vf_set(magic);
-}
-
 static act_group quantize_group(const float *x, int8_t *bytes)
 {
     vf values[GROUP_VECTORS];

@@ -51,7 +51,7 @@ ALWAYS_INLINE vi half_lane(vi v, const int h)
  * them as a tree, has registers for a tenth of them. */
 ALWAYS_INLINE vi vi_now(vi sums)
 {
-#if LANES >= 8
+#if LANES == 8 || defined(__AVX512BW__)
     __asm__("" : "+x"(sums));
 #endif
     return sums;

@@ -254,6 +254,13 @@ ALWAYS_INLINE vf load_unsigned_bytes(const uint8_t *p)
 #endif
 }
 
+/* To the nearest, ties to even, for |x| < 2^22. */
+ALWAYS_INLINE vi rounded(vf x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23 */
+    return (vi)(x + magic) - (vi)vf_set(magic);
+}
+
 ALWAYS_INLINE vf floats_of(vi v)
 {
     return __builtin_convertvector(v, vf);

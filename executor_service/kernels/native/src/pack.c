@@ -21,13 +21,6 @@ ALWAYS_INLINE uint16_t half_at(const uint8_t *place)
     return half;
 }
 
-static void pack_float32(const float *row, int32_t in_features, lane to)
-{
-    float *panel = (float *)to.panel;
-    for (int32_t k = 0; k < in_features; k++)
-        panel[(size_t)k * PANEL + (size_t)to.n] = row[k];
-}
-
 static void put_signed(uint8_t *group, const int8_t *bytes, int n)
 {
     uint8_t *place = group + PANEL * 2;
@@ -35,28 +28,34 @@ static void put_signed(uint8_t *group, const int8_t *bytes, int n)
         place[signed_place(k, n)] = (uint8_t)(bytes[k] + SIGNED_OFFSET);
 }
 
+ALWAYS_INLINE float largest_of(const float *x, int32_t count)
+{
+    float most = 0.0f;
+    for (int32_t k = 0; k < count; k++)
+        most = fabsf(x[k]) > most ? fabsf(x[k]) : most;
+    return most;
+}
+
 /* Quantizes. The factor of the row, a power of 2, brings the largest scale into [1, 2), so that
  * scales down to 2^-14 of it are as exact as a half can be. */
 static void pack_int8(const float *row, int32_t in_features, lane to)
 {
-    float most = 0.0f;
-    for (int32_t k = 0; k < in_features; k++)
-        most = fmaxf(most, fabsf(row[k]));
     int exponent;
-    frexpf(most / 127.0f, &exponent);
-    float factor = ldexpf(1.0f, exponent - 1), inverse = ldexpf(1.0f, 1 - exponent);
+    frexpf(largest_of(row, in_features) / 127.0f, &exponent);
+    const float factor = ldexpf(1.0f, exponent - 1), inverse_factor = ldexpf(1.0f, 1 - exponent);
     ((float *)to.panel)[to.n] = factor;
     for (int32_t g = 0; g < in_features / GROUP; g++) {
         const float *x = row + g * GROUP;
         uint8_t *group = to.panel + INT8_FACTOR_BYTES + (size_t)g * INT8_GROUP_BYTES;
-        float largest = 0.0f;
-        for (int k = 0; k < GROUP; k++)
-            largest = fmaxf(largest, fabsf(x[k]));
-        uint16_t scale = half_of(largest / 127.0f * inverse);
-        float step = float_of_half(scale) * factor;
+        uint16_t scale = half_of(largest_of(x, GROUP) / 127.0f * inverse_factor);
+        float step = float_of_half(scale), inverse = step > 0.0f ? 1.0f / step : 0.0f;
         int8_t bytes[GROUP];
-        for (int k = 0; k < GROUP; k++)
-            bytes[k] = (int8_t)fminf(fmaxf(step > 0.0f ? rintf(x[k] / step) : 0.0f, -127.0f), 127.0f);
+        for (int k = 0; k < GROUP; k += LANES) {
+            vf q = vf_load(x + k) * inverse_factor * inverse;
+            vi whole = rounded(vf_min(vf_set(127.0f), vf_max(vf_set(-127.0f), q)));
+            for (int i = 0; i < LANES; i++)
+                bytes[k + i] = (int8_t)whole[i];
+        }
         put_half(group, to.n, scale);
         put_signed(group, bytes, to.n);
     }
@@ -151,9 +150,6 @@ static void pack_q6_k(const uint8_t *row, int32_t in_features, lane to)
 static void pack_row(int32_t kind, const void *row, int32_t in_features, lane to)
 {
     switch (kind) {
-    case OCT_FLOAT32:
-        pack_float32(row, in_features, to);
-        break;
     case OCT_INT8:
         pack_int8(row, in_features, to);
         break;
@@ -198,13 +194,32 @@ size_t oct_source_bytes(int32_t kind, int32_t in_features)
     return (size_t)in_features * sizeof(float);
 }
 
+/* Lanes [first, last) of a panel, in the order of the panel: it is larger than what is near. */
+static void pack_floats(const float *rows, int32_t in_features, float *panel, int first, int last)
+{
+    for (int32_t k = 0; k < in_features; k++)
+        for (int n = first; n < last; n++)
+            panel[(size_t)k * PANEL + (size_t)n] =
+                rows[(size_t)(n - first) * (size_t)in_features + (size_t)k];
+}
+
 void oct_pack(int32_t kind, int32_t in_features, void *data, int32_t first, int32_t num_rows,
               const void *rows)
 {
-    const size_t panel = panel_bytes(kind, in_features), row = oct_source_bytes(kind, in_features);
+    const size_t row_bytes = oct_source_bytes(kind, in_features);
+    const int32_t end = first + num_rows;
 #pragma omp parallel for schedule(static)
-    for (int32_t i = 0; i < num_rows; i++) {
-        lane to = {(uint8_t *)data + (size_t)((first + i) / PANEL) * panel, (first + i) % PANEL};
-        pack_row(kind, (const uint8_t *)rows + (size_t)i * row, in_features, to);
+    for (int32_t p = first / PANEL; p < (end + PANEL - 1) / PANEL; p++) {
+        const int32_t from = p * PANEL < first ? first : p * PANEL;
+        const int32_t to = (p + 1) * PANEL < end ? (p + 1) * PANEL : end;
+        const uint8_t *source = (const uint8_t *)rows + (size_t)(from - first) * row_bytes;
+        uint8_t *panel = (uint8_t *)data + (size_t)p * panel_bytes(kind, in_features);
+        if (kind == OCT_FLOAT32) {
+            pack_floats((const float *)source, in_features, (float *)panel, from % PANEL,
+                        from % PANEL + to - from);
+            continue;
+        }
+        for (int32_t i = from; i < to; i++, source += row_bytes)
+            pack_row(kind, source, in_features, (lane){panel, i % PANEL});
     }
 }

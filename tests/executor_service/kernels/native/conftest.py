@@ -1,6 +1,8 @@
-"""The kernels at every level that this machine can run."""
+"""The kernels at every level that this machine can run, and that of AVX-512 by other means."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,24 @@ from executor_service.kernels.native import build, library
 from executor_service.kernels.native.library import Library
 
 RUNNABLE = [level for level in build.LEVELS if level.needs <= build.cpu_flags()]
+_AVX2 = next(level for level in build.LEVELS if level.name == "avx2")
+_HEADERS = Path(__file__).parents[3] / "support" / "avx512_on_avx2"
+if RUNNABLE[0] is _AVX2:
+    RUNNABLE.append(
+        build.Level(
+            name="avx512-on-avx2",
+            # Hardly optimized: 512 bits without registers for them are much work to compile.
+            flags=(
+                *_AVX2.flags,
+                "-O1",
+                "-Wno-psabi",
+                f"-I{_HEADERS}",
+                "-D__AVX512F__=1",
+                "-D__AVX512VNNI__=1",
+            ),
+            needs=_AVX2.needs,
+        )
+    )
 
 
 @pytest.fixture(scope="session", params=RUNNABLE, ids=lambda level: level.name)

@@ -9,10 +9,12 @@ import torch
 from gguf.quants import dequantize, quantize
 from torch import Tensor
 
+from executor_service.kernels.native import library
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.weights import NativeWeight, WeightArena, pack
 from executor_service.kernels.weight_rows import Blocks, Rows, WeightKind, WeightRule
+from tests.executor_service.kernels.native.conftest import RUNNABLE
 from tests.support.gguf_blocks import gguf_type, random_blocks
 
 EXACT_KINDS = (WeightKind.FLOAT32, WeightKind.INT8)
@@ -52,7 +54,8 @@ def as_quantized(x: Tensor) -> Tensor:
     """What the kernels make of activations for all kinds but float32."""
     groups = x.view(len(x), -1, 32)
     most = groups.abs().amax(dim=2, keepdim=True)
-    codes = (groups * (127 / most)).round()
+    inverse = torch.full_like(most, 127) / most  # 127 / most would be a product in torch
+    codes = (groups * inverse).round()
     return (codes.double() * (most / 127).double()).view(x.shape)
 
 
@@ -260,3 +263,25 @@ def test_neighbours_of_one_kind_are_stacked(native: Library) -> None:
     x = torch.randn(4, 64)
     torch.testing.assert_close(backend.linear(x, stacked, None), x @ torch.cat(parts).T)
     assert backend.weights_dtype() == "float32"
+
+
+@kinds
+def test_levels_that_fuse_have_the_same_bits(kind: WeightKind) -> None:
+    """Only the portable level rounds products before it adds them."""
+    levels = [level for level in RUNNABLE if level.name != "portable"]
+    if len(levels) < 2:
+        pytest.skip("only one such level runs here")
+    rows, x = rows_of(kind, 77, 768), torch.randn(21, 768)
+    first, second = (Linears(library.open_level(level)) for level in levels)
+    found = first.multiply(x, first.pack([rows], kind), None)
+    assert torch.equal(second.multiply(x, second.pack([rows], kind), None), found)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.label)
+def test_all_levels_quantize_floats_alike(kind: WeightKind) -> None:
+    floats = torch.randn(20, 512) * 0.1
+    dense_rows = []
+    for level in RUNNABLE:
+        linears = Linears(library.open_level(level))
+        dense_rows.append(linears.dense(linears.pack([floats], kind)))
+    assert all(torch.equal(rows, dense_rows[0]) for rows in dense_rows)
