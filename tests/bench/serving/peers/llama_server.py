@@ -23,7 +23,10 @@ NUM_SLOTS = 16
 """Requests at a time of the widest workload."""
 SLOT_TOKENS = 2048
 """Of one request: the longest prompt with its outputs, and no more than it can use."""
+BATCH_TOKENS = 512
+"""What it computes at once anyway; by default decodes wait for four of these."""
 UNTOLD = -1
+"""Stands for a token whose id was not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ class LlamaCpp:
         ]
         argv += ["--threads", str(threads), "--threads-batch", str(threads)]
         argv += ["--parallel", str(NUM_SLOTS), "--ctx-size", str(NUM_SLOTS * SLOT_TOKENS)]
+        argv += ["--batch-size", str(BATCH_TOKENS)]
         with ServerProcess([*argv, *self.flags]) as process:
             process.wait(lambda: answers(address, "/health"), PATIENCE_S)
             run = functools.partial(complete, address)

@@ -79,6 +79,7 @@ def peers(folder: PeersFolder, gguf: Path) -> list[Contestant]:
             weight_class=FLOAT32,
             python=folder.python("vllm"),
             model=folder.model("float32"),
+            cache=folder.root / "vllm" / "cache",
         ),
         TransformersStatic(name="transformers float32", weight_class=FLOAT32, gguf=gguf),
     ]

@@ -92,9 +92,9 @@ class ServerProcess:
 
 
 def last_words(output: str) -> str:
-    """The line that says most: the last one that names an error, else the last one."""
+    """The line that says most: the last one that tells an error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"error|fail|exception", line, re.IGNORECASE)]
+    telling = [line for line in lines if re.search(r"ERROR|[eE]rror:|Exception:", line)]
     return (telling or lines or ["no output"])[-1][:MAX_REASON]
 
 
