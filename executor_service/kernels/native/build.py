@@ -60,8 +60,13 @@ class Level:
 _AVX2 = frozenset(("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
 _AVX512 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"))
 LEVELS = (
-    Level(name="avx512", flags=("-march=x86-64-v4", "-mavx512vnni"), needs=_AVX2 | _AVX512),
-    Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2),
+    Level(
+        name="avx512",
+        flags=("-march=x86-64-v4", "-mavx512vnni"),
+        needs=_AVX2 | _AVX512,
+        prelude="immintrin.h",
+    ),
+    Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2, prelude="immintrin.h"),
     Level(name="portable", flags=(), needs=frozenset()),
 )
 

@@ -10,7 +10,6 @@
 #define RUN 256                     /* in_features at a time when rows are many */
 #define BLOCK 192                   /* rows at a time */
 #define FEW 24                      /* up to here a panel is read once, as it comes from memory */
-#define AHEAD (24 * PANEL)          /* floats from the read to the prefetch */
 
 /* A tile's part of one run: rows [row, row + rows) times in_features [start, end). */
 typedef struct {
@@ -25,9 +24,7 @@ ALWAYS_INLINE void add_products(const int rows, run r, const float *panel, vf su
     const float *x = r.x + (size_t)r.row * in;
     for (int32_t k = r.start; k < r.end; k++) {
         const float *w = panel + (size_t)k * PANEL;
-        __builtin_prefetch(w + AHEAD);
-        if (LANES == 16)
-            __builtin_prefetch(w + AHEAD + 16);
+        prefetch_ahead((const uint8_t *)w, PANEL * 4);
         vf left = vf_load(w), right = vf_load(w + LANES);
         UNROLL for (int i = 0; i < rows; i++) {
             vf value = vf_set(x[(size_t)i * in + (size_t)k]);

@@ -28,6 +28,7 @@ ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
     for (int32_t g = r.start; g < r.end; g++, data += INT8_GROUP_BYTES) {
         const uint16_t *scales = (const uint16_t *)data;
         vi sums[TILE_ROWS][2];
+        prefetch_ahead(data, INT8_GROUP_BYTES);
         group_sums(rows, data + PANEL * sizeof *scales, r.x, r.row, g, sums);
         vf left = vf_load_half(scales), right = vf_load_half(scales + LANES);
         UNROLL for (int i = 0; i < rows; i++) {

@@ -99,6 +99,7 @@ ALWAYS_INLINE void multiply_tile(const int rows, const int kind, tile_run r)
             scales = half_scales(kind, data);
             data += kind == OCT_Q4_1 ? PANEL * 4 : PANEL * 2;
         }
+        prefetch_ahead(data, NIBBLE_BYTES + 64);
         add_group(rows, kind, scales, data, r, g, totals);
         data += NIBBLE_BYTES;
     }

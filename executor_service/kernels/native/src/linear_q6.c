@@ -46,6 +46,7 @@ ALWAYS_INLINE void multiply_tile(const int rows, tile_run r)
             scales[1] = vf_load_half((const uint16_t *)data + LANES);
             data += PANEL * 2;
         }
+        prefetch_ahead(data, Q6_K_GROUP_BYTES);
         UNROLL for (int c = 0; c < 2; c++) {
             vi sums[TILE_ROWS];
             code_sums(rows, data, r.x, r.row, g, c, sums);
