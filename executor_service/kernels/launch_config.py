@@ -113,7 +113,8 @@ def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
 def _float32_tile(rows: int, head_dim_pad: int) -> Tile:
     """Small, as products in full float32 are no tensor-core work and keep it all in registers."""
     if head_dim_pad > 128:
-        return Tile(rows=rows, slots=16, num_warps=8, num_stages=1)
+        # With 16 slots, or 4 warps, one chip or another spills.
+        return Tile(rows=rows, slots=32, num_warps=8, num_stages=1)
     if head_dim_pad > 64:
         return Tile(rows=rows, slots=16, num_warps=4, num_stages=1)
     return Tile(rows=rows, slots=32, num_warps=4, num_stages=1)

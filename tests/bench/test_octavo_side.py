@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.bench.serving.octavo_side import Pass
+from tests.bench.serving.octavo_side import ask_afresh
 from tests.bench.serving.sse_client import ServerFailed
 from tests.bench.serving.workloads import Ask, Interruption, Workload
 from tests.support.fake_completions import FakeCompletions
@@ -16,7 +16,7 @@ WORKLOAD = Workload(name="W", asks=ASKS, concurrency=2)
 async def test_every_request_is_asked_once_and_answers_keep_their_order() -> None:
     server = FakeCompletions()
     async with server.serving() as address:
-        outcome = await Pass(address, WORKLOAD).run()
+        outcome = await ask_afresh(address, WORKLOAD)
     assert [answer.tokens for answer in outcome.answers] == [list(range(n + 3)) for n in range(6)]
     assert all(len(a.arrivals) == len(a.tokens) for a in outcome.answers)
     assert all(a.issued_at < a.first_at <= a.last_at for a in outcome.answers)
@@ -26,7 +26,7 @@ async def test_every_request_is_asked_once_and_answers_keep_their_order() -> Non
 async def test_prompts_are_token_ids_and_answers_have_a_fixed_length() -> None:
     server = FakeCompletions()
     async with server.serving() as address:
-        await Pass(address, WORKLOAD).run()
+        await ask_afresh(address, WORKLOAD)
     assert server.bodies[0]["prompt"] == [0, 5]
     assert server.bodies[0]["max_tokens"] == 3
     assert (server.bodies[0]["ignore_eos"], server.bodies[0]["temperature"]) == (True, 0)
@@ -35,14 +35,14 @@ async def test_prompts_are_token_ids_and_answers_have_a_fixed_length() -> None:
 async def test_no_more_run_at_a_time_than_the_workload_says() -> None:
     server = FakeCompletions()
     async with server.serving() as address:
-        await Pass(address, WORKLOAD).run()
+        await ask_afresh(address, WORKLOAD)
     assert server.most_running == 2
 
 
 async def test_the_prefix_cache_is_emptied_first() -> None:
     server = FakeCompletions()
     async with server.serving() as address:
-        await Pass(address, WORKLOAD).run()
+        await ask_afresh(address, WORKLOAD)
     assert server.resets == 1
 
 
@@ -51,7 +51,7 @@ async def test_an_interruption_comes_after_every_stream_has_its_tokens() -> None
     workload = dataclasses.replace(WORKLOAD, concurrency=6, interruption=late)
     server = FakeCompletions()
     async with server.serving() as address:
-        outcome = await Pass(address, workload).run()
+        outcome = await ask_afresh(address, workload)
     assert outcome.late is not None
     assert outcome.late.tokens == [0, 1]
     assert outcome.late.issued_at >= max(answer.arrivals[2] for answer in outcome.answers)
@@ -63,5 +63,5 @@ async def test_an_interruption_comes_after_every_stream_has_its_tokens() -> None
 async def test_a_wrong_answer_ends_the_run(server: FakeCompletions) -> None:
     async with server.serving() as address:
         with pytest.raises(ExceptionGroup) as end:
-            await Pass(address, WORKLOAD).run()
+            await ask_afresh(address, WORKLOAD)
     assert end.value.subgroup(ServerFailed) is not None

@@ -158,7 +158,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "admission.py",
         "        if sequence.num_in_flight or self._waits_for_known_twin(sequence):",
         "        if self._waits_for_known_twin(sequence):",
-        f"{RESULTS}::test_c23_a_preempted_sequence_recomputes_prompt_and_outputs",
+        f"{RESULTS}::test_a_sequence_preempted_in_flight_gets_no_token_twice",
     ),
     _core(
         "I7",

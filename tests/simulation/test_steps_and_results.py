@@ -51,6 +51,22 @@ def test_c23_a_preempted_sequence_recomputes_prompt_and_outputs(
 
 
 @DEPTHS
+@pytest.mark.parametrize("preempt_after", [(5,), (40,), (5, 40)])
+def test_a_sequence_preempted_in_flight_gets_no_token_twice(
+    depth: int, preempt_after: tuple[int, ...]
+) -> None:
+    """Its steps in flight are still to be answered when it waits again."""
+    world = small_world(depth=depth, max_num_batched_tokens=32)
+    world.add(make_request("A", random_ids(23, 3), max_tokens=120, temperature=0.8, seed=7))
+    for count in preempt_after:
+        run_until(world, "A", count)
+        world.preempt(id_of(world, "A"))
+    world.drain()
+    assert len(world.choice("A").tokens) == 120
+    assert world.scheduler.counters.num_preemptions == len(preempt_after)
+
+
+@DEPTHS
 def test_moved_outputs_are_outputs_still(depth: int) -> None:
     """They count to max_tokens and min_tokens where the request goes on, and are not told again."""
     world = World(

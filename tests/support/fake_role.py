@@ -29,9 +29,11 @@ def main() -> int:
     behaviour, directory, *flags = sys.argv[1:]
     config = parse(SchedulerConfig, flags, prog="fake_role")
     status = ProcessStatus(config.status_fd)
-    die_with_parent(config.parent_fd, grace_s=0.5)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    # Before any other thread exists: one that does not block it would swallow a signal that comes
+    # while nobody waits.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    die_with_parent(config.parent_fd, grace_s=0.5)
     note = {"role": config.role, "port": config.port, "api_key": config.api_key}
     return _Role(behaviour.split(","), Path(directory), config, status).run(note)
 

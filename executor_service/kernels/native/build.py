@@ -1,13 +1,14 @@
 """Compiles the C sources into a shared library, once per machine and version of the sources.
 
-Rule 1: a library's name says all that it was made from, so a stale one is never loaded and nothing
-needs a lock: processes that build the same at once each put the same file in place. Rule 2: no
-torch here; what is built is the same whoever asks.
+Rule 1: a library's name says all that it was made from, so a stale one is never loaded. Rule 2: of
+processes that need the same at once one builds and the others wait: two would take twice as long.
+Rule 3: no torch here; what is built is the same whoever asks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -198,16 +199,30 @@ def _sources() -> list[Path]:
     return sorted(SOURCES.glob("*.c"))
 
 
+@contextlib.contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """One process at a time; the lock of one that died is free."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _build(compiler: Compiler, level: Level, path: Path) -> None:
     started = time.monotonic()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
-            objects = compile_objects(compiler, level, (), Path(scratch))
-            made = Path(scratch) / path.name
-            parts = [str(part) for part in objects]
-            _run([*compiler.command, "-shared", "-fopenmp", *parts, *_LIBRARIES, "-o", str(made)])
-            made.replace(path)
+        with _alone_in(path.parent):
+            if path.exists():
+                return
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
+                objects = compile_objects(compiler, level, (), Path(scratch))
+                made = str(Path(scratch) / path.name)
+                parts = [str(part) for part in objects]
+                _run([*compiler.command, "-shared", "-fopenmp", *parts, *_LIBRARIES, "-o", made])
+                Path(made).replace(path)
     except OSError as error:
         raise BuildError(f"cannot write {path}: {error}") from error
     log.info(

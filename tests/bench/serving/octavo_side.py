@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,8 +12,9 @@ from octavo.commands.server import own_server_config
 from octavo.stack.background import running_stack
 from octavo.stack.report import Reporter
 from tests.bench.serving import sse_client
-from tests.bench.serving.timeline import Outcome, Timeline
-from tests.bench.serving.workloads import Ask, Interruption, Workload
+from tests.bench.serving.passes import Pass
+from tests.bench.serving.timeline import Outcome
+from tests.bench.serving.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,13 @@ class OctavoSide:
     address: str
 
     def run(self, workload: Workload) -> Outcome:
-        return asyncio.run(Pass(self.address, workload).run())
+        return asyncio.run(ask_afresh(self.address, workload))
+
+
+async def ask_afresh(address: str, workload: Workload) -> Outcome:
+    # Prompts of the last repeat must not be found in the prefix cache.
+    await sse_client.post(address, "/reset_prefix_cache")
+    return await Pass(functools.partial(sse_client.complete, address), workload).run()
 
 
 @contextlib.contextmanager
@@ -35,46 +42,3 @@ def started(model: str, threads: int) -> Iterator[OctavoSide]:
             yield OctavoSide(addresses.http)
     finally:
         reporter.close()
-
-
-class Pass:
-    """One workload, by as many clients as its concurrency says."""
-
-    def __init__(self, address: str, workload: Workload) -> None:
-        self._address = address
-        self._workload = workload
-        self._answers: dict[int, Timeline] = {}
-        self._waiting = list(enumerate(workload.asks))[::-1]
-
-    async def run(self) -> Outcome:
-        # Prompts of the last repeat must not be found in the prefix cache.
-        await sse_client.post(self._address, "/reset_prefix_cache")
-        workload = self._workload
-        async with asyncio.TaskGroup() as group:
-            for _ in range(workload.concurrency):
-                group.create_task(self._client())
-            late = None
-            if workload.interruption is not None:
-                late = group.create_task(self._interrupt(workload.interruption))
-        answers = [self._answers[index] for index in range(len(workload.asks))]
-        return Outcome(answers=answers, late=late.result() if late else None)
-
-    async def _client(self) -> None:
-        while self._waiting:
-            index, ask = self._waiting.pop()
-            self._answers[index] = timeline = Timeline(time.perf_counter())
-            await sse_client.complete(self._address, ask, timeline)
-
-    async def _interrupt(self, interruption: Interruption) -> Timeline:
-        while not self._all_have(interruption.after_outputs):  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0.002)
-        return await self._ask(interruption.ask)
-
-    async def _ask(self, ask: Ask) -> Timeline:
-        timeline = Timeline(time.perf_counter())
-        await sse_client.complete(self._address, ask, timeline)
-        return timeline
-
-    def _all_have(self, num_outputs: int) -> bool:
-        num_ready = sum(len(a.tokens) >= num_outputs for a in self._answers.values())
-        return num_ready == len(self._workload.asks)

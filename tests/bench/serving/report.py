@@ -48,8 +48,8 @@ def _cells(row: Row, *, is_first: bool) -> list[str]:
     return [
         row.case if is_first else "",
         LABELS[row.metric],
-        _figure(row.ours),
-        _figure(row.peers),
+        figure(row.ours),
+        figure(row.peers),
         UNITS[row.metric],
         f"{row.ratio:.2f}x",
         f"{row.lowest:.2f}-{row.highest:.2f}",
@@ -57,5 +57,5 @@ def _cells(row: Row, *, is_first: bool) -> list[str]:
     ]
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

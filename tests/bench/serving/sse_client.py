@@ -29,14 +29,20 @@ async def complete(address: str, ask: Ask, timeline: Timeline) -> None:
         "stream": True,
         "return_token_ids": True,
     }
-    async for data in _events(address, json.dumps(body).encode()):
+    is_done = False
+    async for data in events(address, "/v1/completions", json.dumps(body).encode()):
         now = time.perf_counter()
+        if data == b"[DONE]":
+            is_done = True
+            continue
         if b'"error"' in data:
             raise ServerFailed(data.decode())
         for choice in json.loads(data)["choices"]:
             tokens = choice.get("token_ids") or []
             timeline.tokens += tokens
             timeline.arrivals += [now] * len(tokens)
+    if not is_done:
+        raise ServerFailed("the stream ended early")
     if len(timeline.tokens) != ask.num_outputs:
         raise ServerFailed(f"{len(timeline.tokens)} tokens instead of {ask.num_outputs}")
 
@@ -46,17 +52,13 @@ async def post(address: str, path: str) -> None:
         pass
 
 
-async def _events(address: str, body: bytes) -> AsyncIterator[bytes]:
-    """What follows `data: `, without the last event, which must be [DONE]."""
+async def events(address: str, path: str, body: bytes) -> AsyncIterator[bytes]:
+    """What follows `data: ` in each event, up to the end of the answer."""
     rest = b""
-    async for chunk in _chunks(address, "/v1/completions", body):
-        *events, rest = (rest + chunk).split(b"\n\n")
-        for event in events:
-            data = event.removeprefix(b"data: ")
-            if data == b"[DONE]":
-                return
-            yield data
-    raise ServerFailed("the stream ended early")
+    async for chunk in _chunks(address, path, body):
+        *parts, rest = (rest + chunk).split(b"\n\n")
+        for part in parts:
+            yield part.removeprefix(b"data: ")
 
 
 async def _chunks(address: str, path: str, body: bytes) -> AsyncIterator[bytes]:

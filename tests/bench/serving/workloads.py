@@ -80,6 +80,16 @@ def warm_up() -> Workload:
     return Workload(name="warm-up", asks=asks, concurrency=4)
 
 
+def wide_warm_up() -> Workload:
+    """As many at once as any workload has: some servers compile for each new shape."""
+    rng = random.Random(6)
+    asks = tuple(
+        Ask(prompt=_ids(rng, rng.randint(32, 256)), num_outputs=rng.randint(8, 24))
+        for _ in range(20)
+    )
+    return Workload(name="warm-up", asks=asks, concurrency=16)
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "W1": mixed,
     "W2": shared_prefix,

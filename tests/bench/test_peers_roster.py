@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.bench.serving.peers import roster
+from tests.bench.serving.peers.__main__ import chosen
+from tests.bench.serving.peers.contestant import WeightClass
+from tests.bench.serving.peers.roster import PeersFolder
+
+OURS = roster.ours("smollm2-135m")
+PEERS = roster.peers(PeersFolder(Path("/peers")), Path("/model.gguf"))
+
+
+def test_every_class_has_one_of_ours_and_several_peers() -> None:
+    assert {own.weight_class for own in OURS} == set(WeightClass)
+    for weight_class in WeightClass:
+        assert sum(own.weight_class == weight_class for own in OURS) == 1
+        assert sum(peer.weight_class == weight_class for peer in PEERS) > 1
+
+
+def test_names_tell_them_apart() -> None:
+    names = [contestant.name for contestant in [*OURS, *PEERS]]
+    assert len(set(names)) == len(names)
+
+
+def test_some_can_be_chosen_by_how_their_names_begin() -> None:
+    assert chosen(PEERS, "") == PEERS
+    picked = [peer.name for peer in chosen(PEERS, "llama.cpp q, vllm")]
+    assert picked == ["llama.cpp Q4_1", "llama.cpp Q4_0", "llama.cpp Q8_0", "vLLM float32"]
