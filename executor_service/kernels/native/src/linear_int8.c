@@ -2,7 +2,7 @@
 #include "layouts.h"
 
 ALWAYS_INLINE void int8_sums(const int rows, const uint8_t *bytes, act_rows x, int32_t row,
-                              int32_t g, vi sums[][2])
+                             int32_t g, vi sums[][2])
 {
     UNROLL for (int i = 0; i < rows; i++)
         sums[i][0] = sums[i][1] = (vi){0} - SIGNED_OFFSET * act_groups(x, row + i)[g].sum;

@@ -110,7 +110,7 @@ ALWAYS_INLINE void q4_tile(const int rows, const int kind, tile_run r)
     static void name(int32_t rows, tile_run r)                                                     \
     {                                                                                              \
         switch (rows) {                                                                            \
-            TILE_CASES(q4_tile, kind, r)                                                     \
+            TILE_CASES(q4_tile, kind, r)                                                           \
         }                                                                                          \
     }
 

@@ -29,7 +29,8 @@ static size_t thread_bytes(int32_t vocab_size)
 {
     const size_t vocab = (size_t)vocab_size + TILE;
     return 3 * to_whole_lines(vocab * 4) + to_whole_lines((vocab / MAXIMUM_BLOCK + 1) * 4) +
-           to_whole_lines((vocab / SUM_BLOCK + 1) * 8) + 2 * to_whole_lines(vocab * sizeof(candidate));
+           to_whole_lines((vocab / SUM_BLOCK + 1) * 8) +
+           2 * to_whole_lines(vocab * sizeof(candidate));
 }
 
 size_t oct_sample_workspace(int32_t vocab_size, int32_t num_threads)
@@ -221,7 +222,7 @@ static double double_sum(vf v)
 /* exp((logits - largest) / temperature), 0 where that is below min_p, with the sum of each
  * SUM_BLOCK; returns the whole sum. The last vector is padded with -inf. */
 static double weigh_logits(float *weights, const float *logits, int32_t count, float largest,
-                    const oct_draw *draw, double *sums)
+                           const oct_draw *draw, double *sums)
 {
     const vf temperature = vf_set(draw->temperature), least = vf_set(draw->min_p);
     double total = 0;
