@@ -41,7 +41,7 @@ demo: setup ## start both services on a real model and stream one answer
 	@$(RUN) -m octavo demo
 
 test: setup $(VENV)/.triton ## the tests that decide, under 10 minutes on 2 cores
-	$(RUN) -m pytest -q -n 2 --dist loadfile
+	$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: setup $(VENV)/.triton ## also the slow ones
 	$(RUN) -m pytest -q -m 'not gpu'
