@@ -13,7 +13,9 @@ import torch
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.cuda import CudaBackend, arch_of
+from executor_service.kernels.device_stream import CudaStream, DeviceStream
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
+from executor_service.kernels.transfers import Uploads
 from executor_service.memory.gpu_memory import Memory, pool_bytes, read_memory
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
@@ -24,8 +26,7 @@ from executor_service.runner.cuda_graphs import (
     DecodeGraphs,
     bucket_sizes,
 )
-from executor_service.runner.device_sampler import sample_on_device
-from executor_service.runner.model_runner import ModelRunner, with_logits
+from executor_service.runner.device_runner import DeviceRunner
 from executor_service.runner.spec import ExecutorSpec
 
 _DTYPES = {
@@ -44,12 +45,15 @@ class CudaDevice:
         device: torch.device,
         dtype: torch.dtype,
         *,
+        stream: DeviceStream,
         capture: Capture,
         memory: Callable[[], Memory],
     ) -> None:
         self.dtype = dtype
         self._memory = memory
         self._device = device
+        self._stream = stream
+        self._uploads = Uploads(stream)
         self._capture = capture
 
     def backend(self, model: ModelConfig, max_model_len: int) -> CudaBackend:
@@ -59,7 +63,8 @@ class CudaDevice:
             head_dim=model.head_dim,
             max_context=max_model_len,
         )
-        return CudaBackend(self._device, self.dtype, shape, arch_of(self._device))
+        arch = arch_of(self._device)
+        return CudaBackend(self._device, self.dtype, shape, arch, self._uploads.send)
 
     def free_bytes(self) -> int:
         return self._memory().free
@@ -74,11 +79,18 @@ class CudaDevice:
         model: LlamaModel,
         pool: KVPool,
         backend: CudaBackend,
-    ) -> ModelRunner:
+    ) -> DeviceRunner:
         sizes = bucket_sizes(min(spec.max_rows, spec.max_num_batched_tokens))
         graphs = DecodeGraphs(model, backend, pool.storage, sizes, self._capture)
-        forward = with_logits(graphs.forward, model.logits)
-        return ModelRunner(spec, model_files, model, pool, forward=forward, draw=sample_on_device)
+        return DeviceRunner(
+            spec,
+            model_files,
+            model,
+            pool,
+            graphs=graphs,
+            stream=self._stream,
+            uploads=self._uploads,
+        )
 
 
 def open_cuda(config: ExecutorConfig) -> CudaDevice:
@@ -100,6 +112,7 @@ def open_cuda(config: ExecutorConfig) -> CudaDevice:
     return CudaDevice(
         device,
         _DTYPES[config.dtype],
+        stream=CudaStream(device),
         capture=CudaCapture(),
         memory=partial(read_memory, device),
     )

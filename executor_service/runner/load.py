@@ -23,8 +23,7 @@ from executor_service.models.llama import LlamaModel
 from executor_service.models.source import default_name, locate
 from executor_service.models.weights import Progress
 from executor_service.runner.cpu_device import CpuDevice
-from executor_service.runner.device import B, Device
-from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.device import B, Device, Runner
 from executor_service.runner.spec import ExecutorSpec
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class LoadedKV(NamedTuple):
     pool: KVPool
 
 
-def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
+def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
     if config.device == "cpu":
         return load_on(CpuDevice(config), config, progress)
@@ -56,7 +55,7 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
     return load_on(open_cuda(config), config, progress)
 
 
-def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> ModelRunner:
+def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Runner:
     """`load_runner` on an opened device."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(locate(config.model, config.revision))
@@ -169,7 +168,7 @@ def _spec(
     )
 
 
-def _warm_up(runner: ModelRunner) -> None:
+def _warm_up(runner: Runner) -> None:
     """One prompt and one decode through every kernel; first calls plan and allocate."""
     spec = runner.spec
     length = min(

@@ -40,7 +40,14 @@ def poisoned_memory() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def stream(device: torch.device) -> object:
+    from executor_service.kernels.device_stream import CudaStream
+
+    return CudaStream(device)
+
+
+@pytest.fixture(scope="module")
 def capture() -> object:
     # Imported late: without a GPU these tests are collected, and skipped, without triton too.
     from executor_service.runner.cuda_graphs import CudaCapture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.support.late_stream import LateStream
 from tests.support.recorded_capture import RecordingCapture
 from tests.support.uninitialized import filled_with_nan
 
@@ -13,7 +14,7 @@ from tests.support.uninitialized import filled_with_nan
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def device() -> torch.device:
     return torch.device("cpu")
 
@@ -31,6 +32,11 @@ def poisoned_memory() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def stream() -> LateStream:
+    return LateStream()
+
+
+@pytest.fixture(scope="module")
 def capture() -> RecordingCapture:
     return RecordingCapture()
