@@ -21,9 +21,10 @@ from common.codec import PlanDecoder, encode_result, encode_resync
 from common.errors import OctavoError, ResyncError
 from common.plan import ErrorCode, SequenceError, StepPlan, StepResult
 from executor_service.rpc.counters import ExecutorCounters
-from executor_service.rpc.device_thread import DeviceThread, QueuedStep, StepDone, StreamToken
+from executor_service.rpc.device_thread import DeviceThread
 from executor_service.rpc.metrics import ExecutorMetrics
 from executor_service.rpc.ownership import Owner
+from executor_service.rpc.queued_step import QueuedStep, StepDone, StreamToken
 from proto import executor_pb2
 
 log = logging.getLogger(__name__)
