@@ -48,8 +48,13 @@ class Device(Protocol[B]):
         """What the pool could take now."""
         ...
 
-    def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
-        """What the pool should take if no flag says so; None: by the sequences it is to hold."""
+    def pool_bytes(
+        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: B
+    ) -> int | None:
+        """What the pool should take if no flag says so; None: by the sequences it is to hold.
+
+        `model` is the loaded one, on `backend`.
+        """
         ...
 
     def runner(

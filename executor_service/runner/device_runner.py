@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ from executor_service.kernels.transfers import Downloads, Uploads
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.batch import InputBatch, build_batch, sample_rows
-from executor_service.runner.cuda_graphs import DecodeGraphs
 from executor_service.runner.device_sampler import DrawTask, launch_draws
 from executor_service.runner.launched_step import Dependent, Launched, LaunchedStep
 from executor_service.runner.prompt_logprobs import prompt_logprobs
@@ -52,16 +51,18 @@ class DeviceRunner:
         model: LlamaModel,
         pool: KVPool,
         *,
-        graphs: DecodeGraphs,
+        forward: Callable[[InputBatch], Tensor],
         stream: DeviceStream,
         uploads: Uploads,
     ) -> None:
-        """`uploads` are those by which the pool's and the model's backend sends its columns."""
+        """`forward` computes normed hidden states [num_tokens, hidden] and waits for nothing, the
+        batch's tokens and positions being on the device. `uploads` are those by which the backend
+        of pool and model sends its columns."""
         self.spec = spec
         self.model_files = model_files
         self.pool = pool
         self._model = model
-        self._graphs = graphs
+        self._forward = forward
         self._stream = stream
         self._uploads = uploads
         self._downloads = Downloads(stream)
@@ -127,7 +128,7 @@ class DeviceRunner:
     ) -> tuple[list[Tensor], Mark]:
         """What is to be fetched, draws first; and the end of the forward pass."""
         on_device, sample_rows = self._send(plan, batch, rows)
-        hidden = self._graphs.forward(on_device)
+        hidden = self._forward(on_device)
         answers.prompt_logprobs = prompt_logprobs(plan, batch, hidden, self._model.logits)
         logits = self._model.logits(hidden.index_select(0, sample_rows)) if rows else None
         forwarded = self._stream.mark()

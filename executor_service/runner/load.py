@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -64,7 +65,17 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Ru
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
         element = _kv_element_bytes(checkpoint.config, backend.kv_dtype)
-        shape = _pool_shape(device, config, checkpoint.config, max_model_len, element)
+        pool_bytes = config.kv_cache_memory_bytes
+        if pool_bytes is None and config.num_blocks is None:
+            pool_bytes = device.pool_bytes(config, model, max_model_len, backend)
+        request = PoolRequest(
+            num_blocks=config.num_blocks,
+            kv_cache_memory_bytes=pool_bytes,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=config.block_size,
+        )
+        shape = _pool_shape(request, checkpoint.config, element, device.free_bytes)
         pool = KVPool(backend, shape)
     weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
     kv = LoadedKV(str(backend.kv_dtype).removeprefix("torch."), element, pool)
@@ -103,24 +114,13 @@ def _kv_element_bytes(model: ModelConfig, dtype: torch.dtype) -> float:
 
 
 def _pool_shape(
-    device: Device[B],
-    config: ExecutorConfig,
+    request: PoolRequest,
     model: ModelConfig,
-    max_model_len: int,
     element_bytes: float,
+    free_bytes: Callable[[], int],
 ) -> KVShape:
-    pool_bytes = config.kv_cache_memory_bytes
-    if pool_bytes is None and config.num_blocks is None:
-        pool_bytes = device.pool_bytes(config, model)
-    request = PoolRequest(
-        num_blocks=config.num_blocks,
-        kv_cache_memory_bytes=pool_bytes,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=max_model_len,
-        block_size=config.block_size,
-    )
     per_block = block_bytes(
-        block_size=config.block_size,
+        block_size=request.block_size,
         num_layers=model.num_layers,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
@@ -128,8 +128,8 @@ def _pool_shape(
     )
     return KVShape(
         num_layers=model.num_layers,
-        num_blocks=num_pool_blocks(request, per_block, device.free_bytes),
-        block_size=config.block_size,
+        num_blocks=num_pool_blocks(request, per_block, free_bytes),
+        block_size=request.block_size,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
     )

@@ -18,7 +18,6 @@ from common.kv_size import GIB
 from common.plan import ErrorCode, SamplingParams, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.device_stream import DeviceStream
-from executor_service.memory.gpu_memory import Memory
 from executor_service.runner.cuda_device import CudaDevice
 from executor_service.runner.cuda_graphs import Capture
 from executor_service.runner.device_runner import DeviceRunner
@@ -29,6 +28,7 @@ from tests.support.plans import GREEDY, add_chunk, make_spec
 from tests.support.run_ahead import RunAhead, codes
 from tests.support.tiny_llama import VOCAB_SIZE, save_tiny, tiny_model
 from tests.support.tiny_runner import NUM_BLOCKS, generate, tiny_runner
+from tests.support.told_meter import ToldMeter
 
 NUM_OUTPUTS = 4
 LIMITS = {"max_num_seqs": 3, "max_num_batched_tokens": 128, "max_model_len": 128}
@@ -78,8 +78,8 @@ def loaded(
         device,
         torch.float32,
         stream=stream,
-        capture=capture,
-        memory=lambda: Memory(free=GIB, total=GIB),
+        new_capture=lambda: capture,
+        meter=ToldMeter(free=GIB),
     )
     fields: dict[str, Any] = {"model": str(directory), "threads": 1, "num_blocks": NUM_BLOCKS}
     config = ExecutorConfig(**(fields | LIMITS))
@@ -97,12 +97,11 @@ def runner(loaded: DeviceRunner, stream: DeviceStream) -> Iterator[DeviceRunner]
     stream.mark().wait()
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_answers_are_the_cpu_s_however_many_steps_are_in_flight(
-    runner: DeviceRunner, expected: list[list[int]], depth: int
+def test_answers_are_the_cpu_s_with_two_steps_in_flight(
+    runner: DeviceRunner, expected: list[list[int]]
 ) -> None:
     """Prompts in chunks first, then decodes of all kinds of sampling together."""
-    ahead = RunAhead(runner, depth)
+    ahead = RunAhead(runner)
     sequences = [ahead.start(tokens, rules, NUM_OUTPUTS) for tokens, rules in COUNTING + READING]
     for some in (sequences[:3], sequences[3:]):
         ahead.run(some, NUM_OUTPUTS, chunk=17)
