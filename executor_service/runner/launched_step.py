@@ -94,11 +94,15 @@ class LaunchedStep:
         return found.result(self._timings()), found.outcome()
 
     def _timings(self) -> StepTimings:
+        """The device's own, and of the launch what the device waited for."""
         launched = self._launched
-        before = self._before
+        gap_ns, prepare_ns = 0, launched.prepare_ns
+        if self._before is not None:
+            gap_ns = max(0, launched.began.ns_since(self._before.done))
+            prepare_ns = min(prepare_ns, gap_ns)
         return StepTimings(
-            prepare_ns=launched.prepare_ns,
+            prepare_ns=prepare_ns,
             forward_ns=launched.forwarded.ns_since(launched.began),
             sample_ns=self.done.ns_since(launched.forwarded),
-            gap_ns=0 if before is None else max(0, launched.began.ns_since(before.done)),
+            gap_ns=gap_ns,
         )

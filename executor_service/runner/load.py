@@ -58,8 +58,15 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
 
 def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Runner:
     """`load_runner` on an opened device."""
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(locate(config.model, config.revision))
+    return load_checkpoint(device, config, checkpoint, progress)
+
+
+def load_checkpoint(
+    device: Device[B], config: ExecutorConfig, checkpoint: Checkpoint, progress: Progress
+) -> Runner:
+    """Likewise, whatever `config.model` names."""
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     max_model_len = _max_model_len(config, checkpoint.config)
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():

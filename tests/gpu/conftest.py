@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -38,6 +38,35 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 def poisoned_memory() -> Iterator[None]:
     with filled_with_nan():
         yield
+
+
+@pytest.fixture(scope="session")
+def half() -> torch.dtype:
+    return torch.bfloat16
+
+
+@pytest.fixture(scope="module", params=["135M", "1B"])
+def shape_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def open_device(device: torch.device) -> Callable[[torch.dtype], object]:
+    from executor_service.kernels.device_stream import CudaStream
+    from executor_service.memory.gpu_memory import CudaMeter
+    from executor_service.runner.cuda_device import CudaDevice
+    from executor_service.runner.cuda_graphs import CudaCapture
+
+    def opened(dtype: torch.dtype) -> CudaDevice:
+        return CudaDevice(
+            device,
+            dtype,
+            stream=CudaStream(device),
+            new_capture=CudaCapture,
+            meter=CudaMeter(device),
+        )
+
+    return opened
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from common.kv_size import GIB
 from tests.support.late_stream import LateStream
 from tests.support.recorded_capture import RecordingCapture
+from tests.support.told_meter import ToldMeter
 from tests.support.uninitialized import filled_with_nan
 
 # Elsewhere there is nothing to collect: kernels cannot be launched on CPU tensors.
@@ -30,6 +32,33 @@ def poisoned_memory() -> Iterator[None]:
     """A kernel that leaves a hole in its output leaves NaN there."""
     with filled_with_nan():
         yield
+
+
+@pytest.fixture(scope="session")
+def half() -> torch.dtype:
+    return torch.float16
+
+
+@pytest.fixture(scope="module")
+def shape_name() -> str:
+    return "tiny"
+
+
+@pytest.fixture
+def open_device() -> Callable[[torch.dtype], object]:
+    # Imported late: only where the interpreter is on can it be.
+    from executor_service.runner.cuda_device import CudaDevice
+
+    def opened(dtype: torch.dtype) -> CudaDevice:
+        return CudaDevice(
+            torch.device("cpu"),
+            dtype,
+            stream=LateStream(),
+            new_capture=RecordingCapture,
+            meter=ToldMeter(free=GIB),
+        )
+
+    return opened
 
 
 @pytest.fixture(scope="module")
