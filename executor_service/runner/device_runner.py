@@ -32,7 +32,7 @@ from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.batch import InputBatch, build_batch, sample_rows
 from executor_service.runner.device_sampler import DrawTask, launch_draws
-from executor_service.runner.launched_step import Dependent, Launched, LaunchedStep
+from executor_service.runner.launched_step import Launched, LaunchedStep
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_answers import StepAnswers
@@ -96,18 +96,19 @@ class DeviceRunner:
         tasks: list[tuple[int, DrawTask]] = []
         fetched: list[Tensor] = []
         forwarded = began
-        dependents: list[Dependent] = []
+        in_flight: list[int] = []
         if checked.chunks:
             batch = build_batch(plan, checked.chunks, _placeholders(last), self.spec.block_size)
-            dependents = _dependents(plan, batch)
+            in_flight = [chunk for chunk in batch.chunks if _is_in_flight(plan, chunk)]
             rows: list[int] = []
             tasks, rows = self._tasks(plan, checked, batch)
             fetched, forwarded = self._compute(plan, batch, rows, tasks, answers)
         self._uploads.end()
         launched = Launched(
+            plan=plan,
             answers=answers,
             tasks=tasks,
-            dependents=dependents,
+            in_flight=in_flight,
             arrival=self._downloads.fetch(fetched),
             prepare_ns=time.perf_counter_ns() - began_ns,
             began=began,
@@ -208,18 +209,3 @@ def _placeholders(last: LaunchedStep | None) -> dict[SequenceId, int]:
 def _is_in_flight(plan: StepPlan, chunk: int) -> bool:
     """Whether the chunk's token is the one that the step before samples for its sequence."""
     return plan.token_lengths[chunk] <= plan.starts[chunk]
-
-
-def _dependents(plan: StepPlan, batch: InputBatch) -> list[Dependent]:
-    firsts = np.concatenate(([0], np.cumsum(plan.num_samples))).tolist()
-    return [
-        Dependent(
-            input_of=plan.sequences[chunk].sequence_id,
-            sequence_ids=[
-                plan.sequences[chunk].sequence_id,
-                *(spec.sequence_id for spec in plan.sampled[firsts[chunk] : firsts[chunk + 1]]),
-            ],
-        )
-        for chunk in batch.chunks
-        if _is_in_flight(plan, chunk)
-    ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from common.plan import SequenceId, StepResult, StepTimings
+from common.plan import SequenceId, StepPlan, StepResult, StepTimings
 from executor_service.kernels.device_stream import Mark
 from executor_service.kernels.transfers import Arrival
 from executor_service.runner.device_sampler import DrawTask, answers
@@ -17,24 +17,16 @@ from executor_service.runner.validate import LastSamples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dependent:
-    """Whoever is lost if the token it takes as input turns out to be none."""
-
-    input_of: SequenceId
-    """The sequence for which the step before samples that token."""
-    sequence_ids: Sequence[SequenceId]
-    """Of the chunk and of all that sample from it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """What a launch leaves to be waited for."""
 
+    plan: StepPlan
     answers: StepAnswers
     """What is known of it already."""
     tasks: Sequence[tuple[int, DrawTask]]
     """Each with its index in the plan's `sampled`."""
-    dependents: Sequence[Dependent]
+    in_flight: Sequence[int]
+    """Chunks of the plan whose input the step before samples for their sequence."""
     arrival: Arrival
     """Of what `launch_draws` returned and raw logits, or of nothing without tasks."""
     prepare_ns: int
@@ -81,10 +73,10 @@ class LaunchedStep:
         launched, found = self._launched, self._launched.answers
         arrived = launched.arrival.read()
         failed = self._before.outcome().failed if self._before is not None else {}
-        for dependent in launched.dependents:
-            code = failed.get(dependent.input_of)
+        for chunk in launched.in_flight if failed else ():
+            code = failed.get(launched.plan.sequences[chunk].sequence_id)
             if code is not None:
-                for sequence_id in dependent.sequence_ids:
+                for sequence_id in concerned(launched.plan, chunk):
                     found.fail(sequence_id, code, "its input failed in the step before")
         if arrived:
             raw_rows = list(arrived[1]) if len(arrived) > 1 else []
@@ -106,3 +98,10 @@ class LaunchedStep:
             sample_ns=self.done.ns_since(launched.forwarded),
             gap_ns=gap_ns,
         )
+
+
+def concerned(plan: StepPlan, chunk: int) -> list[SequenceId]:
+    """The chunk's sequence and all that sample from it."""
+    first = sum(plan.num_samples[:chunk])
+    sampled = plan.sampled[first : first + plan.num_samples[chunk]]
+    return [plan.sequences[chunk].sequence_id, *(spec.sequence_id for spec in sampled)]

@@ -39,6 +39,8 @@ class PlanChecker:
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self._spec = spec
+        self._sound: dict[int, SamplingParams] = {}
+        """Parameters that the last plan sampled by and no rule forbids, by their identity."""
 
     def check(self, plan: StepPlan, last: LastSamples) -> CheckedPlan:
         if not _columns_fit(plan):
@@ -64,8 +66,9 @@ class PlanChecker:
         repeated = {
             key for key, n in Counter(s.sequence_id for s in plan.sequences).items() if n > 1
         }
+        all_sound = self._chunks_are_sound(plan)
         for i, spec in enumerate(plan.sequences):
-            problem = self._chunk_problem(plan, i)
+            problem = None if all_sound else self._chunk_problem(plan, i)
             if spec.sequence_id in repeated:
                 problem = "the sequence has two chunks in one step"
             if problem is None:
@@ -79,6 +82,31 @@ class PlanChecker:
                 continue
             self._check_input(plan, i, last, found)
             self._check_writes(plan, i, writers, found)
+
+    def _chunks_are_sound(self, plan: StepPlan) -> bool:
+        """Whether `_chunk_problem` finds nothing in any chunk, in a hundredth of the time.
+
+        False where it is not certain.
+        """
+        if not plan.sequences:
+            return True
+        starts, lengths, known, blocks = (
+            np.array(column, np.int64)
+            for column in (plan.starts, plan.lengths, plan.token_lengths, plan.table_lengths)
+        )
+        ends = starts + lengths
+        needed = (ends + self._spec.block_size - 1) // self._spec.block_size
+        within = (starts >= 0) & (lengths >= 1) & (ends <= self._spec.max_model_len)
+        within &= (known <= [len(buffer) for buffer in plan.token_buffers]) & (needed <= blocks)
+        within &= blocks <= [len(buffer) for buffer in plan.table_buffers]
+        if not within.all():
+            return False
+        spans = zip(starts.tolist(), np.minimum(known, ends).tolist(), strict=True)
+        tokens = [b[i:j] for b, (i, j) in zip(plan.token_buffers, spans, strict=True)]
+        tables = [b[:n] for b, n in zip(plan.table_buffers, needed.tolist(), strict=True)]
+        return _all_below(np.concatenate(tokens), self._spec.vocab_size) and _all_below(
+            np.concatenate(tables), self._spec.num_blocks
+        )
 
     def _chunk_problem(self, plan: StepPlan, i: int) -> str | None:
         start, length = plan.starts[i], plan.lengths[i]
@@ -138,9 +166,14 @@ class PlanChecker:
 
     def _check_samples(self, plan: StepPlan, found: _Findings) -> None:
         counts = Counter(spec.sequence_id for spec in plan.sampled)
+        before, self._sound = self._sound, {}
         for i, first, count in _sample_ranges(plan):
             for spec in plan.sampled[first : first + count]:
-                problem = _params_problem(spec.params, self._spec.vocab_size)
+                problem = None
+                if id(spec.params) not in before:
+                    problem = _params_problem(spec.params, self._spec.vocab_size)
+                if problem is None:
+                    self._sound[id(spec.params)] = spec.params
                 if counts[spec.sequence_id] > 1:
                     problem = "the sequence is sampled twice in one step"
                 if problem is None and reads_history(spec.params):

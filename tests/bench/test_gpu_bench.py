@@ -55,7 +55,7 @@ def test_other_packages_are_not_seen() -> None:
 def test_tests_of_a_gpu_are_collected_without_other_packages() -> None:
     command = ("-m", "pytest", "-q", "--collect-only", "-c", "tests/gpu/pytest.ini", "tests/gpu")
     collected = run(*command, "-p", "no:cacheprovider")
-    for module in ("test_graphs.py", "test_kernels.py", "test_models.py"):
+    for module in ("test_graphs.py", "test_kernels.py", "test_runner.py", "test_whole_models.py"):
         assert f"{module}::" in collected
     for model in ("135M", "1B"):
         assert model in collected

@@ -1,7 +1,6 @@
 """Every test of the kernels under the interpreter, with this folder's device and dtypes.
 
-It includes a whole model in float32 against transformers, and a runner that is run ahead of,
-whose decodes replay captured graphs, against the CPU's.
+It includes a small model in float32 against transformers.
 """
 
 from __future__ import annotations
@@ -16,5 +15,4 @@ from tests.executor_service.kernels.triton.test_decode_buffers import *  # noqa:
 from tests.executor_service.kernels.triton.test_kv_write import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_model import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_row_wise import *  # noqa: E402, F403
-from tests.executor_service.kernels.triton.test_run_ahead import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_sampling import *  # noqa: E402, F403

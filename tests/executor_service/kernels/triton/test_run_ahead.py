@@ -140,7 +140,7 @@ def test_nothing_is_allocated_on_the_host_once_steps_have_run(
     ahead = RunAhead(runner)
     sequence = ahead.start(prompt(9, 9), GREEDY, 30)
     counts = []
-    for _ in range(8):
+    for _ in range(5):
         ahead.launch([sequence])
         counts.append(stream.num_host_memories)
         if len(counts) > 1:
@@ -298,6 +298,6 @@ def test_wrong_plans_cost_those_they_concern_a_step_and_others_nothing(
         for (tokens, rules), outputs in zip(COUNTING + READING, expected, strict=True)
     ]
     fuzzer = PlanFuzzer(runner, asks, seed=5)  # type: ignore[arg-type]
-    for _ in range(8):
+    for _ in range(5):
         fuzzer.step()
-    assert fuzzer.num_faults > 1
+    assert fuzzer.num_faults > 0
