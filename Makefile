@@ -9,7 +9,8 @@ PY := $(VENV)/bin/python
 RUN := PYTHONPATH=. $(PY)
 PROTOS := proto/executor.proto proto/inference.proto
 
-# What runs the GPU tests; it needs torch, triton, transformers, grpcio and pytest, nothing else.
+# What runs GPU tests and benchmarks; it needs torch, triton, transformers, grpcio, protobuf and
+# pytest, nothing else.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 
 # Peers of the benchmark and their models, each peer in an environment of its own: they need
@@ -17,7 +18,7 @@ GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 PEERS_FOLDER ?= .venv-peers
 PEERS_MODELS := $(PEERS_FOLDER)/models
 
-.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-gpu bench bench-core test-compose peers
+.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-gpu bench-gpu bench bench-core test-compose peers
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -66,8 +67,12 @@ mutants: setup ## break each invariant by one line and see a named test fail
 check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80 and sm_90, compare with the table
 	$(RUN) -m tests.aot
 
-test-gpu: ## the kernels and CUDA graphs on this machine's GPU [GPU_PYTHON=python3]
-	PYTHONPATH=. $(GPU_PYTHON) -m pytest -q -c tests/gpu/pytest.ini tests/gpu
+# The heaviest come last; what is not done by then is stopped, and its output stands.
+test-gpu: ## kernels, graphs, runner and whole models on this machine's GPU, 3.5 minutes [GPU_PYTHON=python3]
+	PYTHONPATH=. timeout -s INT 210 $(GPU_PYTHON) -m pytest -v --tb=short -c tests/gpu/pytest.ini tests/gpu
+
+bench-gpu: ## kernels and serving on this machine's GPU beside its own limits and transformers, 4 minutes [JSON=FILE]
+	PYTHONPATH=. PYTHONUNBUFFERED=1 timeout -s INT 240 $(GPU_PYTHON) -m tests.bench.gpu $(if $(JSON),--json $(JSON))
 
 bench: setup $(if $(PEERS),peers) ## serve and compare with transformers in one run [PEERS=1 with others too] [JSON=FILE] [CASES=W1,W3] [REPEATS=N]
 	$(RUN) -m tests.bench.serving$(if $(PEERS),.peers --folder $(PEERS_FOLDER)) \

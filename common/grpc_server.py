@@ -15,8 +15,6 @@ from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from common import errors
 from common.errors import ConfigError
@@ -158,6 +156,11 @@ class GrpcServer:
         )
         for service in services:
             service.register(self._server)
+        # Imported by servers alone: clients, and errors as statuses, need grpcio and no more.
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+        from grpc_reflection.v1alpha import reflection
+
+        self._statuses = health_pb2.HealthCheckResponse
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
@@ -182,11 +185,11 @@ class GrpcServer:
         return self._port
 
     async def set_serving(self) -> None:
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self._set_health(self._statuses.SERVING)
 
     async def set_not_serving(self) -> None:
         """Health says NOT_SERVING; calls are still served."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._set_health(self._statuses.NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """Refuses new calls, gives running ones `grace_s`, then cancels them."""

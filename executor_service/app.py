@@ -25,7 +25,7 @@ from executor_service.config import ExecutorConfig
 from executor_service.kernels.native import build
 from executor_service.models.source import find_here
 from executor_service.rpc.device_thread import DeviceThread
-from executor_service.rpc.metrics import MetricsPage
+from executor_service.rpc.metrics import ExecutorMetrics, MetricsPage
 from executor_service.rpc.runner_port import StepRunner
 from executor_service.rpc.servicer import SERVICE_NAME, ExecutorServicer
 from proto import executor_pb2_grpc
@@ -90,6 +90,8 @@ class ExecutorProcess:
             incarnation=secrets.randbelow(2**64 - 1) + 1,
             on_drain=self._not_serving,
         )
+        self._metrics = ExecutorMetrics(self._servicer.counters, self._servicer.gauges)
+        self._servicer.watch(self._metrics.step_done)
         register = partial(executor_pb2_grpc.add_ExecutorServicer_to_server, self._servicer)
         self._server = GrpcServer(
             [Service(SERVICE_NAME, register)],
@@ -126,7 +128,7 @@ class ExecutorProcess:
         await self._server.start()
         addresses = {"grpc": self._server.address}
         if config.metrics_port is not None:
-            self._page = self._servicer.metrics.serve(config.host, config.metrics_port)
+            self._page = self._metrics.serve(config.host, config.metrics_port)
             addresses["metrics"] = f"{config.host}:{self._page.port}"
         self._status.listening(addresses)
         log.info("listening", extra=addresses)

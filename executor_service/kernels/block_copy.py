@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from executor_service.kernels.transfers import Upload
 
 _ELEMENTS = 2048
 
@@ -43,18 +45,15 @@ def block_copy_kernel(
     tl.store(pool_ptr + plane + destination + elements, moved, mask=inside)
 
 
-def copy_blocks(pool: Tensor, sources: Tensor, destinations: Tensor) -> None:
+def copy_blocks(pool: Tensor, sources: Tensor, destinations: Tensor, upload: Upload) -> None:
     """As if pair by pair in order. pool: [layers, 2, blocks, ...]; ids int64 on the host."""
     num_layers, sides, num_blocks = pool.shape[:3]
     block_elements = pool[0, 0, 0].numel()
     tiles = triton.cdiv(block_elements, _ELEMENTS)
     for wave in waves(sources.tolist(), destinations.tolist()):
-        ids = torch.tensor(wave, dtype=torch.int64).t().contiguous().to(pool.device)
         block_copy_kernel[(len(wave), num_layers * sides, tiles)](
             pool,
-            ids[0],
-            # A copy, as the row's address is aligned or not by the number of pairs.
-            ids[1].clone(),
+            *upload(list(np.array(wave, np.int64).T)),
             num_blocks * block_elements,
             block_elements,
             ELEMENTS=_ELEMENTS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -20,6 +21,7 @@ from executor_service.kernels.decode_buffers import DecodeBuffers
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.paged_attention import paged_attention
 from executor_service.kernels.prefill_attention import prefill_attention
+from executor_service.kernels.transfers import Upload, upload_now
 from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
 # Triton reads it at each compilation. The default is about to change between its versions, and
@@ -33,12 +35,19 @@ class CudaBackend:
     weight_rules = EXACT_WEIGHTS
 
     def __init__(
-        self, device: torch.device, dtype: torch.dtype, shape: AttentionShape, arch: int
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        shape: AttentionShape,
+        arch: int,
+        upload: Upload | None = None,
     ) -> None:
+        """`upload`: how steps send their columns, if not each in memory of its own."""
         self.device = device
         self.dtype = dtype
         self.kv_dtype = dtype
         self._config = attention_config(shape, dtype, arch)
+        self._upload = upload or partial(upload_now, device=device)
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
         weight = torch.cat(cast(list[Tensor], rows))
@@ -78,11 +87,11 @@ class CudaBackend:
         return KVStorage(cuda_kv.allocate(shape, self.dtype, self.device))
 
     def begin_step(self, layout: StepLayout, kv: KVStorage) -> CudaStep:
-        return begin_step(layout, self._config, self.device)
+        return begin_step(layout, self._config, self._upload)
 
     def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers:
         """Memory for a captured step of up to so many single tokens."""
-        return DecodeBuffers(num_rows, kv, self._config)
+        return DecodeBuffers(num_rows, kv, self._config, self._upload)
 
     def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CudaStep) -> None:
         keys, values = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
@@ -100,7 +109,7 @@ class CudaBackend:
         return out
 
     def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
-        block_copy.copy_blocks(kv, sources, destinations)
+        block_copy.copy_blocks(kv, sources, destinations, self._upload)
 
     def read_blocks(self, kv: KVStorage, block_ids: Tensor) -> Tensor:
         return kv[:, :, block_ids.to(self.device)].transpose(3, 4).contiguous()

@@ -1,30 +1,22 @@
 """What the layers of one step share on the GPU: the chunks' columns, and how they are attended.
 
-All that a step needs lies in one int32 vector, built on the host and sent in one copy:
-
-    first_rows | starts | lengths | decodes | tile chunks | tile firsts | tables
-
-Each part begins at a multiple of 16 bytes, as Triton compiles another kernel for addresses that do
-not. Chunks of one token go to `paged_attention`, longer ones to `prefill_attention` in tiles.
+All columns of a step are laid out on the host and sent in one copy. Chunks of one token go to
+`paged_attention`, longer ones to `prefill_attention` in tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import StepLayout
 from executor_service.kernels.launch_config import AttentionConfig
+from executor_service.kernels.transfers import Upload
 
 Ints = npt.NDArray[np.int32]
-
-_ALIGNED = 4
-"""int32 elements in 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +60,21 @@ class CudaStep:
     tiles: PrefillTiles | None
 
 
-def begin_step(layout: StepLayout, config: AttentionConfig, device: torch.device) -> CudaStep:
+def begin_step(layout: StepLayout, config: AttentionConfig, upload: Upload) -> CudaStep:
     lengths, starts = layout.lengths.numpy(), layout.starts.numpy()
     decodes = np.flatnonzero(lengths == 1).astype(np.int32)
     tile_chunks, tile_firsts = _tiles(lengths, starts, config.tile_tokens)
-    tables = layout.block_tables.numpy()
+    tables, slots = layout.block_tables.numpy(), layout.slot_mapping.numpy()
     first_rows = (np.cumsum(lengths) - lengths).astype(np.int32)
-    columns = [first_rows, starts, lengths, decodes, tile_chunks, tile_firsts, tables.ravel()]
-    parts = unpack(to_device(pack(columns), device), [len(column) for column in columns])
+    parts = upload([first_rows, starts, lengths, decodes, tile_chunks, tile_firsts, tables, slots])
     longest = int(starts[decodes].max()) if len(decodes) else 0
     return CudaStep(
-        slots=to_device(layout.slot_mapping.numpy(), device),
+        slots=parts[7],
         chunks=ChunkColumns(
             first_rows=parts[0],
             starts=parts[1],
             lengths=parts[2],
-            tables=parts[6].view(tables.shape),
+            tables=parts[6],
         ),
         decodes=(
             DecodeRows(chunks=parts[3], num_programs=longest // config.split_slots + 1)
@@ -92,33 +83,6 @@ def begin_step(layout: StepLayout, config: AttentionConfig, device: torch.device
         ),
         tiles=PrefillTiles(chunks=parts[4], firsts=parts[5]) if len(tile_chunks) else None,
     )
-
-
-def pack(columns: Sequence[Ints]) -> Ints:
-    """One vector of all columns, each begun at a multiple of 16 bytes; gaps are 0."""
-    packed = np.zeros(sum(_padded(len(column)) for column in columns), np.int32)
-    first = 0
-    for column in columns:
-        packed[first : first + len(column)] = column
-        first += _padded(len(column))
-    return packed
-
-
-def unpack(packed: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Views of what `pack` put together."""
-    views, first = [], 0
-    for size in sizes:
-        views.append(packed[first : first + size])
-        first += _padded(size)
-    return views
-
-
-def to_device(values: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """Through pinned memory, so that the copy is in order on the stream and nobody waits for it."""
-    tensor = torch.from_numpy(values)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
 
 
 def _tiles(lengths: Ints, starts: Ints, tile_tokens: int) -> tuple[Ints, Ints]:
@@ -130,7 +94,3 @@ def _tiles(lengths: Ints, starts: Ints, tile_tokens: int) -> tuple[Ints, Ints]:
     tile_firsts = tile_firsts * tile_tokens
     order = np.argsort(-(starts[tile_chunks] + tile_firsts), kind="stable")
     return tile_chunks[order].astype(np.int32), tile_firsts[order].astype(np.int32)
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED

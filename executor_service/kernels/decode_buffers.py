@@ -8,22 +8,14 @@ block of the pool: the kernels need not know of them.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from executor_service.kernels import cuda_kv
 from executor_service.kernels.backend import StepLayout
-from executor_service.kernels.cuda_step import (
-    ChunkColumns,
-    CudaStep,
-    DecodeRows,
-    Ints,
-    pack,
-    to_device,
-    unpack,
-)
+from executor_service.kernels.cuda_step import ChunkColumns, CudaStep, DecodeRows
 from executor_service.kernels.launch_config import AttentionConfig
+from executor_service.kernels.transfers import Upload
 
 _ENOUGH_PROGRAMS = 1024
 """Several for each multiprocessor of the largest chips."""
@@ -32,50 +24,47 @@ _ENOUGH_PROGRAMS = 1024
 class DecodeBuffers:
     """The step of up to `num_rows` chunks of one token."""
 
-    def __init__(self, num_rows: int, kv: Tensor, config: AttentionConfig) -> None:
+    def __init__(self, num_rows: int, kv: Tensor, config: AttentionConfig, upload: Upload) -> None:
         self.num_rows = num_rows
+        self._upload = upload
         self._spare_block = cuda_kv.spare_block(kv)
-        self._block_size = cuda_kv.block_size(kv)
-        self._max_blocks = -(-config.shape.max_context // self._block_size)
-        sizes = [num_rows] * 3 + [num_rows * self._max_blocks]
-        self._packed = torch.from_numpy(pack([np.zeros(size, np.int32) for size in sizes]))
-        self._packed = self._packed.to(kv.device)
-        rows, starts, lengths, tables = unpack(self._packed, sizes)
+        self._spare_slot = self._spare_block * cuda_kv.block_size(kv)
+        self._width = -(-config.shape.max_context // cuda_kv.block_size(kv))
+        """Blocks of a table that may hold what an earlier step left."""
+        rows = torch.arange(num_rows, dtype=torch.int32, device=kv.device)
+        tables = torch.zeros(num_rows, self._width, dtype=torch.int32, device=kv.device)
+        tables[:, 0] = self._spare_block
         self.step = CudaStep(
-            slots=torch.zeros(num_rows, dtype=torch.int64, device=kv.device),
+            slots=torch.full((num_rows,), self._spare_slot, dtype=torch.int64, device=kv.device),
             chunks=ChunkColumns(
                 first_rows=rows,
-                starts=starts,
-                lengths=lengths,
-                tables=tables.view(num_rows, self._max_blocks),
+                starts=torch.zeros_like(rows),
+                lengths=torch.ones_like(rows),
+                tables=tables,
             ),
             decodes=DecodeRows(chunks=rows, num_programs=_num_programs(num_rows, config)),
             tiles=None,
         )
-        """Views of the buffers: what a graph is captured over."""
-        self._set(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int64))
+        """What a graph is captured over."""
 
     def fill(self, layout: StepLayout) -> None:
         """Sets the columns of a step of at most `num_rows` chunks, all of one token."""
-        columns = layout.starts, layout.block_tables, layout.slot_mapping
-        self._set(*(column.numpy() for column in columns))
-
-    def _set(self, starts: Ints, tables: Ints, slots: npt.NDArray[np.int64]) -> None:
-        """[count], [count, width] and [count]; rows behind them are tokens in the spare block."""
-        count, width = tables.shape
-        all_starts = np.zeros(self.num_rows, np.int32)
-        all_starts[:count] = starts
-        all_tables = np.zeros((self.num_rows, self._max_blocks), np.int32)
-        all_tables[:count, :width] = tables
-        all_tables[count:, 0] = self._spare_block
-        all_slots = np.full(self.num_rows, self._spare_block * self._block_size, np.int64)
-        all_slots[:count] = slots
-        rows = np.arange(self.num_rows, dtype=np.int32)
-        lengths = np.ones(self.num_rows, np.int32)
-        packed = pack([rows, all_starts, lengths, all_tables.ravel()])
-        device = self._packed.device
-        self._packed.copy_(to_device(packed, device), non_blocking=True)
-        self.step.slots.copy_(to_device(all_slots, device), non_blocking=True)
+        count, width = layout.block_tables.shape
+        starts = np.zeros(self.num_rows, np.int32)
+        starts[:count] = layout.starts.numpy()
+        tables = np.zeros((self.num_rows, width), np.int32)
+        tables[:count] = layout.block_tables.numpy()
+        tables[count:, 0] = self._spare_block
+        slots = np.full(self.num_rows, self._spare_slot, np.int64)
+        slots[:count] = layout.slot_mapping.numpy()
+        sent = self._upload([starts, tables, slots])
+        chunks = self.step.chunks
+        chunks.starts.copy_(sent[0])
+        chunks.tables[:, :width].copy_(sent[1])
+        if self._width > width:
+            chunks.tables[:, width : self._width] = 0
+        self._width = width
+        self.step.slots.copy_(sent[2])
 
 
 def _num_programs(num_rows: int, config: AttentionConfig) -> int:

@@ -1,7 +1,13 @@
-"""How much of a GPU's memory the KV pool may take."""
+"""How much of a GPU's memory the KV pool may take: what is left beside the steps themselves.
+
+What a step takes is measured, not estimated: the largest one is run before the pool is sized.
+`CudaMeter` has been run on no GPU yet; the rule is tested with a meter that is told its figures.
+"""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -9,32 +15,8 @@ import torch
 from common.errors import ConfigError
 from common.kv_size import GIB, MIB
 
-_RESERVE_BYTES = 768 * MIB
-"""For what is not counted: workspaces of cuBLAS, captured graphs, the allocator's rounding."""
-
-
-class StepLimits(Protocol):
-    """The flags that bound a step and the pool."""
-
-    @property
-    def gpu_memory_utilization(self) -> float: ...
-    @property
-    def max_num_batched_tokens(self) -> int: ...
-    @property
-    def max_num_seqs(self) -> int: ...
-
-
-class ModelSizes(Protocol):
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
+_RESERVE_BYTES = 256 * MIB
+"""For what no trial shows: the allocator's rounding, kernels that are compiled later, logprobs."""
 
 
 class Memory(NamedTuple):
@@ -44,33 +26,62 @@ class Memory(NamedTuple):
     total: int
 
 
-def read_memory(device: torch.device) -> Memory:
-    """What nobody holds, torch's own cache given back first, and what there is."""
-    torch.cuda.empty_cache()
-    return Memory(*torch.cuda.mem_get_info(device))
+class StepNeeds(NamedTuple):
+    """Bytes, beside weights and pool."""
+
+    step: int
+    """At the peak of the largest step."""
+    graphs: int
+    """Of all captured graphs, for good."""
 
 
-def pool_bytes(limits: StepLimits, model: ModelSizes, dtype: torch.dtype, memory: Memory) -> int:
-    """What is free, less what is to be left alone and what the largest step takes.
+class MemoryMeter(Protocol):
+    """What a device's memory is taken by."""
 
-    `memory` as it is once weights are loaded. Raises ConfigError if that leaves nothing.
+    def read(self) -> Memory:
+        """What nobody holds, torch's own cache given back first, and what there is."""
+        ...
+
+    def peak_of(self, run: Callable[[], object]) -> int:
+        """The most bytes that tensors took while it ran, above what they took before."""
+        ...
+
+
+class CudaMeter:
+    """`MemoryMeter` of one GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def read(self) -> Memory:
+        gc.collect()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        return Memory(*torch.cuda.mem_get_info(self._device))
+
+    def peak_of(self, run: Callable[[], object]) -> int:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        run()
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.max_memory_allocated(self._device) - before
+
+
+def pool_bytes(utilization: float, needs: StepNeeds, memory: Memory) -> int:
+    """What is free, less what is to be left alone and what steps and graphs take.
+
+    `memory` as it is once weights are loaded and a trial has been run and dropped: what the trial
+    left behind (code of kernels, workspaces) is gone from it. Raises ConfigError if that leaves
+    nothing.
     """
-    kept = round((1 - limits.gpu_memory_utilization) * memory.total)
-    kept += activation_bytes(limits, model, dtype)
+    left_alone = round((1 - utilization) * memory.total)
+    kept = left_alone + needs.step + needs.graphs + _RESERVE_BYTES
     if kept >= memory.free:
         raise ConfigError(
-            f"{memory.free / GIB:.2f} GiB of the GPU are free after loading the weights, and "
-            f"{kept / GIB:.2f} GiB are to be left by --gpu-memory-utilization and for steps of "
-            "--max-num-batched-tokens: nothing is left for the KV pool"
+            f"{memory.free / GIB:.2f} GiB of the GPU are free beside the weights; "
+            f"--gpu-memory-utilization leaves {left_alone / GIB:.2f} GiB alone, the largest step "
+            f"(--max-num-batched-tokens, --max-num-seqs) took {needs.step / GIB:.2f} GiB and "
+            f"graphs take {needs.graphs / GIB:.2f} GiB: nothing is left for the KV pool"
         )
     return memory.free - kept
-
-
-def activation_bytes(limits: StepLimits, model: ModelSizes, dtype: torch.dtype) -> int:
-    """An upper estimate for the largest step: its widest layer, and the logits of every row twice
-    (as computed, and as changed for sampling)."""
-    attention = 3 * model.num_heads * model.head_dim
-    per_token = 4 * model.hidden_size + 3 * model.intermediate_size + 2 * attention
-    layers = limits.max_num_batched_tokens * per_token * dtype.itemsize
-    logits = limits.max_num_seqs * model.vocab_size * 3 * torch.float32.itemsize
-    return layers + logits + _RESERVE_BYTES

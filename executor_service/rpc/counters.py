@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.plan import StepPlan
-from executor_service.rpc.device_thread import StepDone
+from executor_service.rpc.queued_step import StepDone
 
 
 class ExecutorCounters:

@@ -1,7 +1,8 @@
 """The one thread on which the device works: it loads the model, then runs steps in arrival order.
 
-Nothing else waits on the device. Steps of a stream that ended are dropped unless they run already;
-as there is one queue, a new stream's first step starts only when the old one's last has stopped.
+Nothing else waits on the device, but for the answers of one that is run ahead of (`run_ahead`).
+Steps of a stream that ended are dropped unless they run already, or were launched; as there is one
+queue, a new stream's first step starts only when the old one's last has stopped.
 A fault outside of per-sequence errors leaves KV in doubt: it is reported once, and no further step
 runs. The process is expected to end then; a new one is a new incarnation with an empty pool.
 """
@@ -12,38 +13,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from common.plan import StepPlan, StepResult
-from executor_service.rpc.runner_port import StepRunner
-
-
-class StreamToken:
-    """Identity of one stream, and whether its steps still count. Set by the event loop alone."""
-
-    __slots__ = ("is_void",)
-
-    def __init__(self) -> None:
-        self.is_void = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class QueuedStep:
-    plan: StepPlan
-    stream: StreamToken
-    decoded_ns: int
-    """When the plan was ready to run, by time.perf_counter_ns."""
-    deliver: Callable[[StepDone], None]
-    """Called on the device thread with the result, or None in it when the step was dropped."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepDone:
-    step: QueuedStep
-    result: StepResult | None
-    follows_step: bool = False
-    """Another step of the same stream ran before it."""
-    busy_ns: int = 0
+from executor_service.rpc.queued_step import QueuedStep, StepDone, StreamToken
+from executor_service.rpc.run_ahead import run_ahead
+from executor_service.rpc.runner_port import RunAheadRunner, StepRunner
 
 
 class DeviceThread:
@@ -79,7 +53,10 @@ class DeviceThread:
         try:
             runner = self._load()
             self._on_ready(runner)
-            self._run_steps(runner)
+            if isinstance(runner, RunAheadRunner):
+                run_ahead(runner, self._steps)
+            else:
+                self._run_steps(runner)
         except BaseException as fault:  # noqa: BLE001 - whatever it is, the owner of the thread decides
             self._on_fault(fault)
 

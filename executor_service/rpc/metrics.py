@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from common.errors import ConfigError
 from executor_service.rpc.counters import ExecutorCounters
-from executor_service.rpc.device_thread import StepDone
+from executor_service.rpc.queued_step import StepDone
 
 _SECONDS = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 _COUNTERS = {

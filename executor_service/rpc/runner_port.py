@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from common.plan import StepPlan, StepResult
 
@@ -56,3 +56,17 @@ class StepRunner(Protocol):
 
     def forget_samples(self) -> None:
         """The stream ended: the next plan takes no input from the last one's samples."""
+
+
+class PendingStep(Protocol):
+    def result(self) -> StepResult:
+        """Blocks until the step is done, on any thread. Raises when the device cannot go on."""
+
+
+@runtime_checkable
+class RunAheadRunner(StepRunner, Protocol):
+    """One whose device is given a step's work while earlier ones still run."""
+
+    def launch(self, plan: StepPlan) -> PendingStep:
+        """Never waits for a step to end, unless this plan depends on more than the device knows.
+        Raises only when the device cannot go on."""

@@ -18,8 +18,8 @@ from common.protocol import (
 )
 from executor_service.rpc.counters import ExecutorCounters
 from executor_service.rpc.device_thread import DeviceThread
-from executor_service.rpc.metrics import ExecutorMetrics
 from executor_service.rpc.ownership import Ownership
+from executor_service.rpc.queued_step import StepDone
 from executor_service.rpc.runner_port import StepRunner
 from executor_service.rpc.step_stream import StepStream
 from proto import executor_pb2, executor_pb2_grpc
@@ -60,11 +60,15 @@ class ExecutorServicer(executor_pb2_grpc.ExecutorServicer):
         self._stream: StepStream | None = None
         self._on_drain = on_drain
         self.counters = ExecutorCounters()
-        self.metrics = ExecutorMetrics(self.counters, self._gauges)
+        self._watchers: list[Callable[[StepDone], None]] = []
 
     def set_runner(self, runner: StepRunner) -> None:
         """The model is loaded and warm."""
         self._runner = runner
+
+    def watch(self, on_step: Callable[[StepDone], None]) -> None:
+        """Called with every step whose result is sent, from now on."""
+        self._watchers.append(on_step)
 
     @property
     def has_stream(self) -> bool:
@@ -124,7 +128,7 @@ class ExecutorServicer(executor_pb2_grpc.ExecutorServicer):
                 incarnation=self._incarnation,
                 max_rows=max_rows,
                 counters=self.counters,
-                metrics=self.metrics,
+                on_step=self._step_sent,
             )
         except OctavoError as error:
             await abort(context, error)
@@ -196,7 +200,11 @@ class ExecutorServicer(executor_pb2_grpc.ExecutorServicer):
             raise UnavailableError("the model is still loading")
         return self._runner
 
-    def _gauges(self) -> dict[str, float]:
+    def _step_sent(self, done: StepDone) -> None:
+        for on_step in self._watchers:
+            on_step(done)
+
+    def gauges(self) -> dict[str, float]:
         stream = self._stream
         return {
             "ready": self._runner is not None,

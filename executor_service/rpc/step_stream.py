@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -21,9 +22,9 @@ from common.codec import PlanDecoder, encode_result, encode_resync
 from common.errors import OctavoError, ResyncError
 from common.plan import ErrorCode, SequenceError, StepPlan, StepResult
 from executor_service.rpc.counters import ExecutorCounters
-from executor_service.rpc.device_thread import DeviceThread, QueuedStep, StepDone, StreamToken
-from executor_service.rpc.metrics import ExecutorMetrics
+from executor_service.rpc.device_thread import DeviceThread
 from executor_service.rpc.ownership import Owner
+from executor_service.rpc.queued_step import QueuedStep, StepDone, StreamToken
 from proto import executor_pb2
 
 log = logging.getLogger(__name__)
@@ -42,13 +43,13 @@ class StepStream:
         incarnation: int,
         max_rows: int,
         counters: ExecutorCounters,
-        metrics: ExecutorMetrics,
+        on_step: Callable[[StepDone], None],
     ) -> None:
         self._device = device
         self._owner = owner
         self._incarnation = incarnation
         self._counters = counters
-        self._metrics = metrics
+        self._on_step = on_step
         self._decoder = PlanDecoder(max_rows, incarnation=incarnation, epoch=owner.epoch)
         self._token = StreamToken()
         self._loop = asyncio.get_running_loop()
@@ -152,7 +153,7 @@ class StepStream:
         self._counters.step_done(done)
         if done.result is None or self._token.is_void:
             return
-        self._metrics.step_done(done)
+        self._on_step(done)
         self._outgoing.put_nowait(
             encode_result(done.result, incarnation=self._incarnation, epoch=self._owner.epoch)
         )

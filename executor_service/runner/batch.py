@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from common.plan import SequenceId, SequenceSpec, StepPlan
+from common.plan import SequenceId, StepPlan
 from executor_service.kernels.backend import StepLayout
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRow:
-    """One row to sample."""
-
-    spec: SequenceSpec
-    chunk: int
-    index: int
-    """In the plan's `sampled`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +30,31 @@ class InputBatch:
     layout: StepLayout
     first_rows: list[int]
     """First token of each chunk within the batch; one more entry at the end."""
+
+
+class SampleRow(NamedTuple):
+    """A chunk that samples."""
+
+    chunk: int
+    """Plan index."""
+    token: int
+    """Row of the batch: the chunk's last."""
+    sampled: list[int]
+    """Indexes in the plan's `sampled`, those that failed left out; at least one."""
+
+
+def sample_rows(
+    plan: StepPlan, failed: Collection[SequenceId], batch: InputBatch
+) -> Iterator[SampleRow]:
+    """The chunks of the batch from which somebody samples, in order."""
+    ends = dict(zip(batch.chunks, batch.first_rows[1:], strict=True))
+    first = 0
+    for chunk, count in enumerate(plan.num_samples):
+        sampled = range(first, first + count)
+        first += count
+        wanted = [i for i in sampled if plan.sampled[i].sequence_id not in failed]
+        if chunk in ends and wanted:
+            yield SampleRow(chunk, ends[chunk] - 1, wanted)
 
 
 def build_batch(

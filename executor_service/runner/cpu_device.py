@@ -68,7 +68,9 @@ class CpuDevice:
     def free_bytes(self) -> int:
         return available_memory()
 
-    def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
+    def pool_bytes(
+        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: Backend
+    ) -> int | None:
         return None
 
     def runner(

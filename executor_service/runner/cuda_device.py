@@ -5,16 +5,18 @@ This module imports triton, so nothing but `load` imports it, and only for `--de
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.cuda import CudaBackend, arch_of
+from executor_service.kernels.device_stream import CudaStream, DeviceStream
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
-from executor_service.memory.gpu_memory import Memory, pool_bytes, read_memory
+from executor_service.kernels.transfers import Uploads
+from executor_service.memory.gpu_memory import CudaMeter, MemoryMeter, pool_bytes
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
@@ -24,9 +26,11 @@ from executor_service.runner.cuda_graphs import (
     DecodeGraphs,
     bucket_sizes,
 )
-from executor_service.runner.device_sampler import sample_on_device
-from executor_service.runner.model_runner import ModelRunner, with_logits
+from executor_service.runner.device_runner import DeviceRunner
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.trial_run import StepLimits, Trial
+
+log = logging.getLogger(__name__)
 
 _DTYPES = {
     "auto": torch.bfloat16,
@@ -44,13 +48,17 @@ class CudaDevice:
         device: torch.device,
         dtype: torch.dtype,
         *,
-        capture: Capture,
-        memory: Callable[[], Memory],
+        stream: DeviceStream,
+        new_capture: Callable[[], Capture],
+        meter: MemoryMeter,
     ) -> None:
+        """`new_capture`: a trial's graphs share no memory with those that serve."""
         self.dtype = dtype
-        self._memory = memory
+        self._meter = meter
         self._device = device
-        self._capture = capture
+        self._stream = stream
+        self._uploads = Uploads(stream)
+        self._new_capture = new_capture
 
     def backend(self, model: ModelConfig, max_model_len: int) -> CudaBackend:
         shape = AttentionShape(
@@ -59,13 +67,29 @@ class CudaDevice:
             head_dim=model.head_dim,
             max_context=max_model_len,
         )
-        return CudaBackend(self._device, self.dtype, shape, arch_of(self._device))
+        arch = arch_of(self._device)
+        return CudaBackend(self._device, self.dtype, shape, arch, self._uploads.send)
 
     def free_bytes(self) -> int:
-        return self._memory().free
+        return self._meter.read().free
 
-    def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
-        return pool_bytes(config, model, self.dtype, self._memory())
+    def pool_bytes(
+        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: CudaBackend
+    ) -> int | None:
+        limits = StepLimits(
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=config.block_size,
+        )
+        trial = Trial(
+            limits, model, backend, stream=self._stream, uploads=self._uploads, meter=self._meter
+        )
+        needs = trial.measure(bucket_sizes(limits.num_rows), self._new_capture())
+        del trial
+        memory = self._meter.read()
+        log.info("the largest step was run", extra={**needs._asdict(), **memory._asdict()})
+        return pool_bytes(config.gpu_memory_utilization, needs, memory)
 
     def runner(
         self,
@@ -74,11 +98,18 @@ class CudaDevice:
         model: LlamaModel,
         pool: KVPool,
         backend: CudaBackend,
-    ) -> ModelRunner:
+    ) -> DeviceRunner:
         sizes = bucket_sizes(min(spec.max_rows, spec.max_num_batched_tokens))
-        graphs = DecodeGraphs(model, backend, pool.storage, sizes, self._capture)
-        forward = with_logits(graphs.forward, model.logits)
-        return ModelRunner(spec, model_files, model, pool, forward=forward, draw=sample_on_device)
+        graphs = DecodeGraphs(model, backend, pool.storage, sizes, self._new_capture())
+        return DeviceRunner(
+            spec,
+            model_files,
+            model,
+            pool,
+            forward=graphs.forward,
+            stream=self._stream,
+            uploads=self._uploads,
+        )
 
 
 def open_cuda(config: ExecutorConfig) -> CudaDevice:
@@ -100,6 +131,7 @@ def open_cuda(config: ExecutorConfig) -> CudaDevice:
     return CudaDevice(
         device,
         _DTYPES[config.dtype],
-        capture=CudaCapture(),
-        memory=partial(read_memory, device),
+        stream=CudaStream(device),
+        new_capture=CudaCapture,
+        meter=CudaMeter(device),
     )

@@ -86,7 +86,11 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch) -> Tensor:
-        """Normed hidden states [num_tokens, hidden]; valid until the next call."""
+        """Normed hidden states [num_tokens, hidden]; valid until the next call.
+
+        Tokens and positions of the batch may be on the device already: then nothing waits, as a
+        graph's inputs are set by copies in the same stream, behind the replay before.
+        """
         num_tokens = len(batch.token_ids)
         bucket = self._choose(num_tokens) if num_tokens == len(batch.chunks) else None
         if bucket is None:

@@ -6,15 +6,34 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from common.plan import StepPlan, StepResult
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import Backend
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
-from executor_service.runner.model_runner import ModelRunner
 from executor_service.runner.spec import ExecutorSpec
 
 B = TypeVar("B", bound=Backend)
+
+
+class Runner(Protocol):
+    """Executes plans, on one thread. Those of devices that are run ahead of launch them, too."""
+
+    @property
+    def spec(self) -> ExecutorSpec: ...
+
+    @property
+    def model_files(self) -> dict[str, bytes]: ...
+
+    @property
+    def pool(self) -> KVPool: ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Faults of single sequences are in the result, never raised."""
+        ...
+
+    def forget_samples(self) -> None: ...
 
 
 class Device(Protocol[B]):
@@ -29,8 +48,13 @@ class Device(Protocol[B]):
         """What the pool could take now."""
         ...
 
-    def pool_bytes(self, config: ExecutorConfig, model: ModelConfig) -> int | None:
-        """What the pool should take if no flag says so; None: by the sequences it is to hold."""
+    def pool_bytes(
+        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: B
+    ) -> int | None:
+        """What the pool should take if no flag says so; None: by the sequences it is to hold.
+
+        `model` is the loaded one, on `backend`.
+        """
         ...
 
     def runner(
@@ -40,4 +64,4 @@ class Device(Protocol[B]):
         model: LlamaModel,
         pool: KVPool,
         backend: B,
-    ) -> ModelRunner: ...
+    ) -> Runner: ...

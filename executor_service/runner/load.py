@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from array import array
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,8 +24,7 @@ from executor_service.models.llama import LlamaModel
 from executor_service.models.source import default_name, locate
 from executor_service.models.weights import Progress
 from executor_service.runner.cpu_device import CpuDevice
-from executor_service.runner.device import B, Device
-from executor_service.runner.model_runner import ModelRunner
+from executor_service.runner.device import B, Device, Runner
 from executor_service.runner.spec import ExecutorSpec
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class LoadedKV(NamedTuple):
     pool: KVPool
 
 
-def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
+def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
     if config.device == "cpu":
         return load_on(CpuDevice(config), config, progress)
@@ -56,16 +56,33 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> ModelRunner:
     return load_on(open_cuda(config), config, progress)
 
 
-def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> ModelRunner:
+def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Runner:
     """`load_runner` on an opened device."""
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(locate(config.model, config.revision))
+    return load_checkpoint(device, config, checkpoint, progress)
+
+
+def load_checkpoint(
+    device: Device[B], config: ExecutorConfig, checkpoint: Checkpoint, progress: Progress
+) -> Runner:
+    """Likewise, whatever `config.model` names."""
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     max_model_len = _max_model_len(config, checkpoint.config)
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
         element = _kv_element_bytes(checkpoint.config, backend.kv_dtype)
-        shape = _pool_shape(device, config, checkpoint.config, max_model_len, element)
+        pool_bytes = config.kv_cache_memory_bytes
+        if pool_bytes is None and config.num_blocks is None:
+            pool_bytes = device.pool_bytes(config, model, max_model_len, backend)
+        request = PoolRequest(
+            num_blocks=config.num_blocks,
+            kv_cache_memory_bytes=pool_bytes,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=config.block_size,
+        )
+        shape = _pool_shape(request, checkpoint.config, element, device.free_bytes)
         pool = KVPool(backend, shape)
     weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
     kv = LoadedKV(str(backend.kv_dtype).removeprefix("torch."), element, pool)
@@ -104,24 +121,13 @@ def _kv_element_bytes(model: ModelConfig, dtype: torch.dtype) -> float:
 
 
 def _pool_shape(
-    device: Device[B],
-    config: ExecutorConfig,
+    request: PoolRequest,
     model: ModelConfig,
-    max_model_len: int,
     element_bytes: float,
+    free_bytes: Callable[[], int],
 ) -> KVShape:
-    pool_bytes = config.kv_cache_memory_bytes
-    if pool_bytes is None and config.num_blocks is None:
-        pool_bytes = device.pool_bytes(config, model)
-    request = PoolRequest(
-        num_blocks=config.num_blocks,
-        kv_cache_memory_bytes=pool_bytes,
-        max_num_seqs=config.max_num_seqs,
-        max_model_len=max_model_len,
-        block_size=config.block_size,
-    )
     per_block = block_bytes(
-        block_size=config.block_size,
+        block_size=request.block_size,
         num_layers=model.num_layers,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
@@ -129,8 +135,8 @@ def _pool_shape(
     )
     return KVShape(
         num_layers=model.num_layers,
-        num_blocks=num_pool_blocks(request, per_block, device.free_bytes),
-        block_size=config.block_size,
+        num_blocks=num_pool_blocks(request, per_block, free_bytes),
+        block_size=request.block_size,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
     )
@@ -169,7 +175,7 @@ def _spec(
     )
 
 
-def _warm_up(runner: ModelRunner) -> None:
+def _warm_up(runner: Runner) -> None:
     """One prompt and one decode through every kernel; first calls plan and allocate."""
     spec = runner.spec
     length = min(

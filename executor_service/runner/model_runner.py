@@ -8,34 +8,21 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from common.plan import (
-    TOKEN_TYPECODE,
-    ErrorCode,
-    PromptLogprobs,
-    SequenceError,
-    SequenceId,
-    StepPlan,
-    StepResult,
-    StepTimings,
-)
+from common.plan import ErrorCode, StepPlan, StepResult, StepTimings
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
-from executor_service.runner.batch import InputBatch, build_batch
+from executor_service.runner.batch import InputBatch, build_batch, sample_rows
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.sampler import Sampled, SampleTask, sample
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_answers import StepAnswers
 from executor_service.runner.validate import CheckedPlan, LastSamples, PlanChecker
-
-_MESSAGES = {
-    ErrorCode.NON_FINITE: "the model's logits are not finite",
-    ErrorCode.NO_CANDIDATE: "no token is left to sample from",
-}
 
 
 class ForwardOutputs(NamedTuple):
@@ -89,7 +76,7 @@ class ModelRunner:
             [plan.copy_sources[i] for i in checked.copies],
             [plan.copy_destinations[i] for i in checked.copies],
         )
-        step = _Step(plan, checked)
+        step = StepAnswers(plan, checked)
         if not checked.chunks:
             self._last = step.outcome()
             return step.result(StepTimings(prepare_ns=time.perf_counter_ns() - began))
@@ -100,7 +87,8 @@ class ModelRunner:
         step.prompt_logprobs = prompt_logprobs(plan, batch, hidden, self._model.logits)
         forwarded = time.perf_counter_ns()
         if logits is not None:
-            step.put(tasks, self._draw(logits, [task for _, task in tasks]))
+            answers = self._draw(logits, [task for _, task in tasks])
+            step.put((i, answer) for (i, _), answer in zip(tasks, answers, strict=True))
         self._last = step.outcome()
         return step.result(
             StepTimings(
@@ -119,21 +107,14 @@ class ModelRunner:
         self, plan: StepPlan, checked: CheckedPlan, batch: InputBatch
     ) -> tuple[list[tuple[int, SampleTask]], list[int]]:
         """Tasks with their index in `plan.sampled`, and the batch's rows that need logits."""
-        ends = dict(zip(batch.chunks, batch.first_rows[1:], strict=True))
         tasks: list[tuple[int, SampleTask]] = []
         rows: list[int] = []
-        first = 0
-        for chunk, count in enumerate(plan.num_samples):
-            sampled = range(first, first + count)
-            first += count
-            wanted = [i for i in sampled if plan.sampled[i].sequence_id not in checked.errors]
-            if chunk not in ends or not wanted:
-                continue
-            history = self._history(plan, chunk)
-            for i in wanted:
+        for row in sample_rows(plan, checked.errors, batch):
+            history = self._history(plan, row.chunk)
+            for i in row.sampled:
                 task = SampleTask(spec=plan.sampled[i], row=len(rows), history=history)
                 tasks.append((i, task))
-            rows.append(ends[chunk] - 1)
+            rows.append(row.token)
         return tasks, rows
 
     def _history(self, plan: StepPlan, chunk: int) -> array[int]:
@@ -154,45 +135,3 @@ def with_logits(
         return ForwardOutputs(hidden, logits_of(hidden[list(rows)]) if rows else None)
 
     return forward
-
-
-class _Step:
-    """The answers of one step as they come in."""
-
-    def __init__(self, plan: StepPlan, checked: CheckedPlan) -> None:
-        self._plan = plan
-        self._errors: dict[SequenceId, SequenceError] = dict(checked.errors)
-        self._answers: dict[int, Sampled] = {}
-        self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()
-
-    def put(
-        self, tasks: Sequence[tuple[int, SampleTask]], answers: Sequence[Sampled | ErrorCode]
-    ) -> None:
-        for (index, task), answer in zip(tasks, answers, strict=True):
-            if isinstance(answer, Sampled):
-                self._answers[index] = answer
-                continue
-            sequence_id = task.spec.sequence_id
-            self._errors[sequence_id] = SequenceError(
-                sequence_id=sequence_id, code=answer, message=_MESSAGES[answer]
-            )
-
-    def outcome(self) -> LastSamples:
-        tokens: Mapping[SequenceId, int] = {
-            self._plan.sampled[i].sequence_id: answer.token for i, answer in self._answers.items()
-        }
-        failed = {key: error.code for key, error in self._errors.items()}
-        return LastSamples(tokens=tokens, failed=failed)
-
-    def result(self, timings: StepTimings) -> StepResult:
-        count = len(self._plan.sampled)
-        answers = [self._answers.get(i) for i in range(count)]
-        logprobs = [answer.logprobs if answer else None for answer in answers]
-        return StepResult(
-            step_id=self._plan.step_id,
-            tokens=array(TOKEN_TYPECODE, (answer.token if answer else 0 for answer in answers)),
-            errors=tuple(self._errors.values()),
-            logprobs=logprobs if any(logprobs) else None,
-            prompt_logprobs=self.prompt_logprobs,
-            timings=timings,
-        )

@@ -15,6 +15,7 @@ import numpy as np
 
 from common.plan import ErrorCode, SamplingParams, SequenceError, SequenceId, StepPlan
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.whole_plan import Ids, all_below, only_writers_read, sound_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class PlanChecker:
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self._spec = spec
+        self._sound: dict[int, SamplingParams] = {}
+        """Parameters that the last plan sampled by and no rule forbids, by their identity."""
         self._is_written = np.zeros(spec.num_blocks, np.bool_)
         """Of each block, while a plan is checked."""
 
@@ -66,8 +69,9 @@ class PlanChecker:
         repeated = {
             key for key, n in Counter(s.sequence_id for s in plan.sequences).items() if n > 1
         }
+        ids = sound_blocks(plan, self._spec)
         for i, spec in enumerate(plan.sequences):
-            problem = self._chunk_problem(plan, i)
+            problem = self._chunk_problem(plan, i) if ids is None else None
             if spec.sequence_id in repeated:
                 problem = "the sequence has two chunks in one step"
             if problem is None:
@@ -81,7 +85,7 @@ class PlanChecker:
                 continue
             self._check_input(plan, i, last, found)
             self._check_writes(plan, i, writers, found)
-        self._check_reads(plan, writers, found)
+        self._check_reads(plan, writers, ids, found)
 
     def _chunk_problem(self, plan: StepPlan, i: int) -> str | None:
         start, length = plan.starts[i], plan.lengths[i]
@@ -93,10 +97,10 @@ class PlanChecker:
         needed = -(-end // self._spec.block_size)
         if not needed <= plan.table_lengths[i] <= len(plan.table_buffers[i]):
             return f"{plan.table_lengths[i]} blocks do not cover {end} tokens"
-        if not _all_below(plan.table_buffers[i][:needed], self._spec.num_blocks):
+        if not all_below(plan.table_buffers[i][:needed], self._spec.num_blocks):
             return f"a block id is not below {self._spec.num_blocks}"
         known = min(plan.token_lengths[i], end)
-        if not _all_below(plan.token_buffers[i][start:known], self._spec.vocab_size):
+        if not all_below(plan.token_buffers[i][start:known], self._spec.vocab_size):
             return f"a token id is not below {self._spec.vocab_size}"
         return None
 
@@ -129,13 +133,22 @@ class PlanChecker:
                 found.stop(other, problem)
 
     def _check_reads(
-        self, plan: StepPlan, writers: dict[int, SequenceId], found: _Findings
+        self,
+        plan: StepPlan,
+        writers: dict[int, SequenceId],
+        ids: Ids | None,
+        found: _Findings,
     ) -> None:
         """No chunk may attend to a block that another one writes into."""
         if len(plan.sequences) < 2:
             return
         written = list(writers)
         self._is_written[written] = True
+        if ids is None or not only_writers_read(ids, written, self._is_written):
+            self._find_reads(plan, writers, found)
+        self._is_written[written] = False
+
+    def _find_reads(self, plan: StepPlan, writers: dict[int, SequenceId], found: _Findings) -> None:
         for i, spec in enumerate(plan.sequences):
             if spec.sequence_id in found.stopped:
                 continue
@@ -147,7 +160,6 @@ class PlanChecker:
                     problem = f"block {block_id} would be written by one sequence, read by another"
                     found.stop(spec.sequence_id, problem)
                     found.stop(writer, problem)
-        self._is_written[written] = False
 
     def _check_copies(self, plan: StepPlan, found: _Findings) -> list[int]:
         """A copy that cannot run fails the sequences whose tables hold its destination."""
@@ -162,14 +174,19 @@ class PlanChecker:
 
     def _check_samples(self, plan: StepPlan, found: _Findings) -> None:
         counts = Counter(spec.sequence_id for spec in plan.sampled)
+        before, self._sound = self._sound, {}
         for i, first, count in _sample_ranges(plan):
             for spec in plan.sampled[first : first + count]:
-                problem = _params_problem(spec.params, self._spec.vocab_size)
+                problem = None
+                if id(spec.params) not in before:
+                    problem = _params_problem(spec.params, self._spec.vocab_size)
+                if problem is None:
+                    self._sound[id(spec.params)] = spec.params
                 if counts[spec.sequence_id] > 1:
                     problem = "the sequence is sampled twice in one step"
                 if problem is None and reads_history(spec.params):
                     history = plan.token_buffers[i][: plan.token_lengths[i]]
-                    if not _all_below(history, self._spec.vocab_size):
+                    if not all_below(history, self._spec.vocab_size):
                         problem = f"a token id is not below {self._spec.vocab_size}"
                 if problem is not None:
                     found.add(spec.sequence_id, problem)
@@ -232,11 +249,6 @@ def _params_problem(params: SamplingParams, vocab_size: int) -> str | None:
     if not all(0 <= token < vocab_size for token in ids):
         return f"a stop or bias token id is not below {vocab_size}"
     return None
-
-
-def _all_below(ids: object, limit: int) -> bool:
-    values = np.asarray(ids)
-    return not len(values) or bool(values.min() >= 0 and values.max() < limit)
 
 
 def _columns_fit(plan: StepPlan) -> bool:

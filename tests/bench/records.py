@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -30,6 +27,10 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 def print_records(title: str, records: Iterable[Record]) -> None:
     """A table of figures that have no peer."""
+    # Not where figures are only made and written: machines with a GPU need not have it.
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left")
     for name in ("case", "metric", "value", "unit"):
         table.add_column(name, justify="right" if name == "value" else "left")

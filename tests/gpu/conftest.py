@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from tests.support.uninitialized import filled_with_nan
 
+# The CPU's answers are references here: compiling native kernels for them would cost seconds.
+os.environ.setdefault("OCTAVO_NATIVE", "0")
 # cuBLAS reads it when it starts; torch asks for it where new memory is to be filled.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -40,7 +42,43 @@ def poisoned_memory() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def half() -> torch.dtype:
+    return torch.bfloat16
+
+
+@pytest.fixture(scope="module", params=["135M", "1B"])
+def shape_name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
+def open_device(device: torch.device) -> Callable[[torch.dtype], object]:
+    from executor_service.kernels.device_stream import CudaStream
+    from executor_service.memory.gpu_memory import CudaMeter
+    from executor_service.runner.cuda_device import CudaDevice
+    from executor_service.runner.cuda_graphs import CudaCapture
+
+    def opened(dtype: torch.dtype) -> CudaDevice:
+        return CudaDevice(
+            device,
+            dtype,
+            stream=CudaStream(device),
+            new_capture=CudaCapture,
+            meter=CudaMeter(device),
+        )
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def stream(device: torch.device) -> object:
+    from executor_service.kernels.device_stream import CudaStream
+
+    return CudaStream(device)
+
+
+@pytest.fixture(scope="module")
 def capture() -> object:
     # Imported late: without a GPU these tests are collected, and skipped, without triton too.
     from executor_service.runner.cuda_graphs import CudaCapture

@@ -1,7 +1,6 @@
 """Every test of the kernels under the interpreter, with this folder's device and dtypes.
 
-It includes a whole model in float32 against transformers, and a runner whose decodes replay
-captured graphs against the CPU's.
+It includes a small model in float32 against transformers.
 """
 
 from __future__ import annotations

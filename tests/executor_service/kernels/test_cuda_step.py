@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import torch
 
 from executor_service.kernels.backend import StepLayout
-from executor_service.kernels.cuda_step import CudaStep, begin_step, pack, unpack
+from executor_service.kernels.cuda_step import CudaStep, begin_step
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
+from executor_service.kernels.transfers import upload_now
 
 SHAPE = AttentionShape(num_heads=9, num_kv_heads=3, head_dim=64, max_context=2048)
 CONFIG = attention_config(SHAPE, torch.float16, AMPERE)
@@ -23,7 +25,7 @@ def step_of(chunks: list[tuple[int, int]]) -> CudaStep:
         block_tables=torch.arange(7 * len(chunks), dtype=torch.int32).view(-1, 7),
         slot_mapping=torch.arange(int(lengths.sum())),
     )
-    return begin_step(layout, CONFIG, torch.device("cpu"))
+    return begin_step(layout, CONFIG, partial(upload_now, device=torch.device("cpu")))
 
 
 def test_each_token_is_attended_once() -> None:
@@ -65,12 +67,3 @@ def test_as_many_programs_as_the_longest_context_has_splits() -> None:
         decodes = step_of([(context, 1), (0, 1)]).decodes
         assert decodes is not None
         assert decodes.num_programs == programs
-
-
-def test_columns_begin_at_16_bytes_and_come_back() -> None:
-    columns = [np.arange(size, dtype=np.int32) for size in (1, 4, 0, 5, 3)]
-    packed = torch.from_numpy(pack(columns))
-    views = unpack(packed, [len(column) for column in columns])
-    for column, view in zip(columns, views, strict=True):
-        assert view.tolist() == column.tolist()
-        assert (view.data_ptr() - packed.data_ptr()) % 16 == 0

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from common.plan import StepPlan
 from executor_service.rpc.counters import ExecutorCounters
-from executor_service.rpc.device_thread import DeviceThread, QueuedStep, StepDone, StreamToken
+from executor_service.rpc.device_thread import DeviceThread
+from executor_service.rpc.queued_step import QueuedStep, StepDone, StreamToken
 from tests.common.histories import History
 from tests.executor_service.rpc.harness import Script
 from tests.support.scripted_runner import ScriptedRunner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from executor_service.kernels.backend import KVStorage, StepLayout
 from executor_service.kernels.decode_buffers import DecodeBuffers
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
+from executor_service.kernels.transfers import upload_now
 from executor_service.runner.batch import InputBatch
 from executor_service.runner.cuda_graphs import DecodeGraphs, bucket_sizes
 from tests.support.recorded_capture import RecordingCapture
@@ -28,7 +30,8 @@ class FakeBackend:
     device = torch.device("cpu")
 
     def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers:
-        return DecodeBuffers(num_rows, kv, attention_config(SHAPE, torch.float16, AMPERE))
+        config = attention_config(SHAPE, torch.float16, AMPERE)
+        return DecodeBuffers(num_rows, kv, config, partial(upload_now, device=self.device))
 
 
 class FakeModel:

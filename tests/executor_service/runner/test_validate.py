@@ -276,3 +276,11 @@ def test_no_garbage_harms_the_runner(runner: ModelRunner) -> None:
         plan = _garbage(rng)
         result = runner.execute(plan)
         assert len(result.tokens) == len(plan.sampled)
+
+
+def test_what_was_sound_a_plan_ago_says_nothing_of_other_parameters() -> None:
+    checker, wrong = PlanChecker(SPEC), params(top_k=-2)
+    for sampling in (GREEDY, wrong, wrong, GREEDY, params(top_k=-2), params(top_k=2)):
+        errors = checker.check(plan_with(sampling=sampling), LastSamples()).errors
+        assert (BAD in errors) == (sampling.top_k < 0)
+        assert GOOD not in errors

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from common.kv_size import GIB
+from tests.support.late_stream import LateStream
 from tests.support.recorded_capture import RecordingCapture
+from tests.support.told_meter import ToldMeter
 from tests.support.uninitialized import filled_with_nan
 
 # Elsewhere there is nothing to collect: kernels cannot be launched on CPU tensors.
 collect_ignore_glob = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["test_*.py"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def device() -> torch.device:
     return torch.device("cpu")
 
@@ -31,6 +34,38 @@ def poisoned_memory() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def half() -> torch.dtype:
+    return torch.float16
+
+
+@pytest.fixture(scope="module")
+def shape_name() -> str:
+    return "tiny"
+
+
 @pytest.fixture
+def open_device() -> Callable[[torch.dtype], object]:
+    # Imported late: only where the interpreter is on can it be.
+    from executor_service.runner.cuda_device import CudaDevice
+
+    def opened(dtype: torch.dtype) -> CudaDevice:
+        return CudaDevice(
+            torch.device("cpu"),
+            dtype,
+            stream=LateStream(),
+            new_capture=RecordingCapture,
+            meter=ToldMeter(free=GIB),
+        )
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def stream() -> LateStream:
+    return LateStream()
+
+
+@pytest.fixture(scope="module")
 def capture() -> RecordingCapture:
     return RecordingCapture()

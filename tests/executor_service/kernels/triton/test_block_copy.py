@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import torch
 
 from executor_service.kernels import reference
 from executor_service.kernels.block_copy import copy_blocks, waves
+from executor_service.kernels.transfers import upload_now
 
 PAIRS = {
     "apart": [(0, 5), (1, 6), (2, 7)],
@@ -23,7 +25,7 @@ def test_copies_as_if_one_after_the_other(name: str, device: torch.device) -> No
     # More than one program's elements to a block, and not a multiple of them.
     pool = torch.randn(2, 2, 8, 16, 3, 80)
     found = pool.to(device, copy=True)
-    copy_blocks(found, sources, destinations)
+    copy_blocks(found, sources, destinations, partial(upload_now, device=device))
     reference.copy_blocks(pool, sources, destinations)
     assert torch.equal(found.cpu(), pool)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 import torch
 
 from common.plan import ErrorCode, SamplingParams, SequenceId, SequenceSpec
-from executor_service.runner.device_sampler import sample_on_device
+from executor_service.kernels.transfers import upload_now
+from executor_service.runner.device_sampler import DrawTask, answers, launch_draws
 from executor_service.runner.sampler import Sampled, SampleTask, sample
 
 VOCAB_SIZE = 1000
@@ -51,6 +53,15 @@ def task(row: int, choose: random.Random, **rules: Any) -> SampleTask:
     )
     history = array("i", choose.choices(range(VOCAB_SIZE), k=NUM_PROMPT + 20 + row))
     return SampleTask(spec=spec, row=row, history=history)
+
+
+def sample_on_device(logits: torch.Tensor, tasks: list[SampleTask]) -> list[Sampled | ErrorCode]:
+    draws = [
+        DrawTask(spec=t.spec, row=t.row, position=len(t.history), history=t.history) for t in tasks
+    ]
+    drawn = launch_draws(logits, draws, partial(upload_now, device=logits.device))
+    scored = [t.row for t in tasks if t.spec.params.num_logprobs is not None]
+    return answers(drawn.cpu().numpy(), draws, list(logits[scored].cpu().numpy()))
 
 
 def peaked(num_rows: int, seed: int) -> torch.Tensor:
@@ -128,7 +139,3 @@ def test_logprobs_are_those_of_the_raw_logits(device: torch.device) -> None:
     assert found == sample(logits, tasks)
     assert isinstance(found[0], Sampled)
     assert found[0].logprobs is not None
-
-
-def test_nothing_to_draw_is_no_launch(device: torch.device) -> None:
-    assert sample_on_device(peaked(1, 0).to(device), []) == []

@@ -1,0 +1,91 @@
+"""Inputs of one layer's attention over a paged pool with shuffled tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from executor_service.kernels.backend import KVShape, StepLayout
+from executor_service.kernels.cuda import CudaBackend, arch_of
+from executor_service.kernels.launch_config import AttentionShape
+from tests.bench.gpu.card import Card
+from tests.support.random_llama import LlamaShape
+
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedInputs:
+    backend: CudaBackend
+    kv: Any
+    step: Any
+    q: Tensor
+    """[num_tokens, num_heads, head_dim]"""
+    k: Tensor
+    v: Tensor
+    scale: float
+
+    def attend(self) -> Tensor:
+        return self.backend.attention(self.q, self.kv, 0, self.scale, self.step)
+
+    def write(self) -> None:
+        self.backend.write_kv(self.kv, 0, self.k, self.v, self.step)
+
+
+def paged_inputs(card: Card, shape: LlamaShape, chunks: Sequence[tuple[int, int]]) -> PagedInputs:
+    """`chunks`: start and length of each."""
+    longest = max(start + length for start, length in chunks)
+    attention = AttentionShape(
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        max_context=longest,
+    )
+    backend = CudaBackend(card.device, card.dtype, attention, arch_of(card.device))
+    width = -(-longest // BLOCK_SIZE)
+    kv = backend.allocate_kv(
+        KVShape(
+            num_layers=1,
+            num_blocks=width * len(chunks),
+            block_size=BLOCK_SIZE,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+        )
+    )
+    layout = _layout(chunks, width)
+    num_tokens = len(layout.slot_mapping)
+
+    def heads(count: int) -> Tensor:
+        size = (num_tokens, count, shape.head_dim)
+        return torch.randn(size, device=card.device, dtype=card.dtype)
+
+    return PagedInputs(
+        backend=backend,
+        kv=kv,
+        step=backend.begin_step(layout, kv),
+        q=heads(shape.num_heads),
+        k=heads(shape.num_kv_heads),
+        v=heads(shape.num_kv_heads),
+        scale=shape.head_dim**-0.5,
+    )
+
+
+def _layout(chunks: Sequence[tuple[int, int]], width: int) -> StepLayout:
+    order = torch.randperm(width * len(chunks), generator=torch.Generator().manual_seed(0))
+    tables = order.view(len(chunks), width).int()
+    slots = []
+    for row, (start, length) in enumerate(chunks):
+        positions = torch.arange(start, start + length)
+        blocks = tables[row, positions // BLOCK_SIZE].long()
+        slots.append(blocks * BLOCK_SIZE + positions % BLOCK_SIZE)
+    starts, lengths = torch.tensor(chunks, dtype=torch.int32).unbind(1)
+    return StepLayout(
+        starts=starts.contiguous(),
+        lengths=lengths.contiguous(),
+        block_tables=tables,
+        slot_mapping=torch.cat(slots),
+    )
