@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from executor_service.kernels.kv_coding import decoded, load_int4
+
 LOG2_E = 1.4426950408889634
 
 
@@ -20,8 +22,10 @@ def attend_tile(
     largest,  # [ROWS] fp32, the largest score so far
     total,  # [ROWS] fp32, sum of exp2(score - largest) so far
     mixed,  # [ROWS, HEAD_DIM_PAD] fp32, sum of exp2(score - largest) * value so far
-    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16
+    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, elements] by CODING, see `kv_coding`
     v_pool_ptr,  # the same
+    k_scale_ptr,  # int8: [num_blocks, NUM_KV_HEADS, BLOCK_SIZE] fp32; int4: [..., groups, 2] fp16
+    v_scale_ptr,  # the same; others: None
     table_ptr,  # int32, the sequence's block ids
     kv_head,
     slots,  # [SLOTS] int32, of the sequence
@@ -32,6 +36,7 @@ def attend_tile(
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PAD: tl.constexpr,
+    CODING: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Returns (largest, total, mixed) with the tile joined in.
@@ -39,11 +44,13 @@ def attend_tile(
     Unless MASKED, all slots lie before `end` and every row sees them. With it, each row must see
     the first of them. What a row may not see is never read from the pool if it lies at or behind
     `end`, so what earlier owners left in a block cannot reach a sum. Accumulates in fp32.
+    The scale of an int8 key multiplies its score; that of a value its weight, or where an fp16
+    product of the two would be too small, the value.
     """
     dims = tl.arange(0, HEAD_DIM_PAD)
     in_head = dims < HEAD_DIM
+    present = slots < end
     if MASKED:
-        present = slots < end
         blocks = tl.load(table_ptr + slots // BLOCK_SIZE, mask=present, other=0)
         k_mask = in_head[:, None] & present[None, :]
         v_mask = present[:, None] & in_head[None, :]
@@ -53,10 +60,26 @@ def attend_tile(
         v_mask = in_head[None, :]
     # int64 before multiplying: a pool passes 2^31 elements at 4 GiB of fp16.
     heads = blocks.to(tl.int64) * NUM_KV_HEADS + kv_head
-    offsets = (heads * BLOCK_SIZE + slots % BLOCK_SIZE) * HEAD_DIM
+    rows = heads * BLOCK_SIZE + slots % BLOCK_SIZE
+    offsets = rows * HEAD_DIM
 
-    keys = tl.load(k_pool_ptr + offsets[None, :] + dims[:, None], mask=k_mask, other=0.0)
-    scores = tl.dot(query, keys.to(query.dtype), input_precision="ieee") * scale
+    if CODING == "int4":
+        keys = load_int4(
+            k_pool_ptr,
+            k_scale_ptr,
+            rows,
+            present,
+            query.dtype,
+            HEAD_DIM,
+            HEAD_DIM_PAD,
+            MASKED,
+        ).trans()
+    else:
+        codes = tl.load(k_pool_ptr + offsets[None, :] + dims[:, None], mask=k_mask, other=0)
+        keys = decoded(codes, query.dtype, CODING)
+    scores = tl.dot(query, keys, input_precision="ieee") * scale
+    if CODING == "int8":
+        scores = scores * _row_scales(k_scale_ptr, rows, present, MASKED)[None, :]
     if MASKED:
         scores = tl.where(slots[None, :] <= last_slots[:, None], scores, float("-inf"))
     raised = tl.maximum(largest, tl.max(scores, axis=1))
@@ -64,9 +87,33 @@ def attend_tile(
     weights = tl.exp2(scores - raised[:, None])
     total = total * shrink + tl.sum(weights, axis=1)
 
-    values = tl.load(v_pool_ptr + offsets[:, None] + dims[None, :], mask=v_mask, other=0.0)
+    if CODING == "int4":
+        values = load_int4(
+            v_pool_ptr,
+            v_scale_ptr,
+            rows,
+            present,
+            query.dtype,
+            HEAD_DIM,
+            HEAD_DIM_PAD,
+            MASKED,
+        )
+    else:
+        codes = tl.load(v_pool_ptr + offsets[:, None] + dims[None, :], mask=v_mask, other=0)
+        values = decoded(codes, query.dtype, CODING)
+    if CODING == "int8":
+        value_scales = _row_scales(v_scale_ptr, rows, present, MASKED)
+        if query.dtype == tl.float16:
+            values = (values.to(tl.float32) * value_scales[:, None]).to(tl.float16)
+        else:
+            weights = weights * value_scales[None, :]
     mixed = mixed * shrink[:, None]
-    mixed = tl.dot(
-        weights.to(query.dtype), values.to(query.dtype), acc=mixed, input_precision="ieee"
-    )
+    mixed = tl.dot(weights.to(query.dtype), values, acc=mixed, input_precision="ieee")
     return raised, total, mixed
+
+
+@triton.jit
+def _row_scales(scale_ptr, rows, present, MASKED: tl.constexpr):
+    if MASKED:
+        return tl.load(scale_ptr + rows, mask=present, other=0.0)
+    return tl.load(scale_ptr + rows)

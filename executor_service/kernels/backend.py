@@ -14,6 +14,7 @@ from typing import Any, NewType, Protocol
 import torch
 from torch import Tensor
 
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.weight_rows import Rows, WeightRule, WeightRules
 
 PackedWeight = NewType("PackedWeight", Tensor)
@@ -62,7 +63,7 @@ class Backend(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
-    def kv_dtype(self) -> torch.dtype:
+    def kv_kind(self) -> KVKind:
         """Of the pool: what `allocate_kv` would take now that the weights are packed."""
         ...
 

@@ -17,6 +17,7 @@ from executor_service.kernels import cpu_kv
 from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
 from executor_service.kernels.cpu_attention import CpuAttention
 from executor_service.kernels.cpu_step import CpuStep, begin_step
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
 _PACKS = torch.backends.mkldnn.is_available()
@@ -30,7 +31,7 @@ class CpuBackend:
 
     device = torch.device("cpu")
     dtype = torch.float32
-    kv_dtype = torch.float32
+    kv_kind = KVKind.FLOAT32
     weight_rules = EXACT_WEIGHTS
 
     def __init__(self) -> None:

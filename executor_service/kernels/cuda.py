@@ -15,8 +15,10 @@ from torch import Tensor
 
 from executor_service.kernels import block_copy, cuda_kv, kv_write, rms_norm, rotary, silu_mul
 from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.cuda_step import CudaStep, begin_step
 from executor_service.kernels.decode_buffers import DecodeBuffers
+from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.paged_attention import paged_attention
 from executor_service.kernels.prefill_attention import prefill_attention
@@ -33,12 +35,18 @@ class CudaBackend:
     weight_rules = EXACT_WEIGHTS
 
     def __init__(
-        self, device: torch.device, dtype: torch.dtype, shape: AttentionShape, arch: int
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        shape: AttentionShape,
+        arch: int,
+        kv_kind: KVKind | None = None,
     ) -> None:
+        """kv_kind: None is that of `dtype`."""
         self.device = device
         self.dtype = dtype
-        self.kv_dtype = dtype
-        self._config = attention_config(shape, dtype, arch)
+        self.kv_kind = kind_of(dtype) if kv_kind is None else kv_kind
+        self._config = attention_config(shape, dtype, arch, self.kv_kind)
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
         weight = torch.cat(cast(list[Tensor], rows))
@@ -75,38 +83,39 @@ class CudaBackend:
         return silu_mul.silu_mul(gate_up)
 
     def allocate_kv(self, shape: KVShape) -> KVStorage:
-        return KVStorage(cuda_kv.allocate(shape, self.dtype, self.device))
+        return cast(KVStorage, cuda_kv.allocate(shape, self.kv_kind, self.device))
 
     def begin_step(self, layout: StepLayout, kv: KVStorage) -> CudaStep:
         return begin_step(layout, self._config, self.device)
 
     def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers:
         """Memory for a captured step of up to so many single tokens."""
-        return DecodeBuffers(num_rows, kv, self._config)
+        return DecodeBuffers(num_rows, cast(CudaKV, kv), self._config)
 
     def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CudaStep) -> None:
-        keys, values = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
-        kv_write.write_kv(k, v, keys, values, step.slots)
+        pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
+        kv_write.write_kv(k, v, pool, step.slots, self._config.coding)
 
     def attention(
         self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: CudaStep
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        pools = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
+        pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
         if step.decodes is not None:
-            paged_attention(q, *pools, scale, step.chunks, step.decodes, self._config, out)
+            paged_attention(q, pool, scale, step.chunks, step.decodes, self._config, out)
         if step.tiles is not None:
-            prefill_attention(q, *pools, scale, step.chunks, step.tiles, self._config, out)
+            prefill_attention(q, pool, scale, step.chunks, step.tiles, self._config, out)
         return out
 
     def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
-        block_copy.copy_blocks(kv, sources, destinations)
+        for tensor in cast(CudaKV, kv).tensors:
+            block_copy.copy_blocks(tensor, sources, destinations)
 
     def read_blocks(self, kv: KVStorage, block_ids: Tensor) -> Tensor:
-        return kv[:, :, block_ids.to(self.device)].transpose(3, 4).contiguous()
+        return cuda_kv.read_blocks(cast(CudaKV, kv), block_ids.to(self.device))
 
     def fill_blocks(self, kv: KVStorage, block_ids: Tensor, value: float) -> None:
-        kv[:, :, block_ids.to(self.device)] = value
+        cuda_kv.fill_blocks(cast(CudaKV, kv), block_ids.to(self.device), value)
 
 
 def arch_of(device: torch.device) -> int:

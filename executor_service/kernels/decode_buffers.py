@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from executor_service.kernels import cuda_kv
 from executor_service.kernels.backend import StepLayout
+from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.cuda_step import (
     ChunkColumns,
     CudaStep,
@@ -32,17 +32,17 @@ _ENOUGH_PROGRAMS = 1024
 class DecodeBuffers:
     """The step of up to `num_rows` chunks of one token."""
 
-    def __init__(self, num_rows: int, kv: Tensor, config: AttentionConfig) -> None:
+    def __init__(self, num_rows: int, kv: CudaKV, config: AttentionConfig) -> None:
         self.num_rows = num_rows
         self._spare_block = cuda_kv.spare_block(kv)
         self._block_size = cuda_kv.block_size(kv)
         self._max_blocks = -(-config.shape.max_context // self._block_size)
         sizes = [num_rows] * 3 + [num_rows * self._max_blocks]
         self._packed = torch.from_numpy(pack([np.zeros(size, np.int32) for size in sizes]))
-        self._packed = self._packed.to(kv.device)
+        self._packed = self._packed.to(kv.codes.device)
         rows, starts, lengths, tables = unpack(self._packed, sizes)
         self.step = CudaStep(
-            slots=torch.zeros(num_rows, dtype=torch.int64, device=kv.device),
+            slots=torch.zeros(num_rows, dtype=torch.int64, device=kv.codes.device),
             chunks=ChunkColumns(
                 first_rows=rows,
                 starts=starts,

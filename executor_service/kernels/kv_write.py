@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from executor_service.kernels.cuda_kv import LayerKV
+from executor_service.kernels.kv_coding import store_rows
 from executor_service.kernels.launch_config import num_warps, power_of_two, rows_per_program
 
 
@@ -18,8 +20,10 @@ from executor_service.kernels.launch_config import num_warps, power_of_two, rows
 def kv_write_kernel(
     k_ptr,  # [num_tokens, NUM_HEADS, HEAD_DIM] fp32/fp16/bf16, strided
     v_ptr,  # the same
-    k_pool_ptr,  # [num_blocks, NUM_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16, one layer's keys
+    k_pool_ptr,  # [num_blocks, NUM_HEADS, BLOCK_SIZE, elements] by CODING, one layer's keys
     v_pool_ptr,  # the same, its values
+    k_scale_ptr,  # int8: [num_blocks, NUM_HEADS, BLOCK_SIZE] fp32; int4: [..., groups, 2] fp16
+    v_scale_ptr,  # the same; others: None
     slots_ptr,  # [num_tokens] int64
     num_rows,
     k_token_stride,
@@ -31,45 +35,48 @@ def kv_write_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr,
+    CODING: tl.constexpr,
 ):
-    """Equals `reference.write_kv`.
+    """Equals `reference.write_kv` of `reference.encode_kv`.
 
     Grid: (ceil(num_tokens * NUM_HEADS / ROWS),); a row is one head of one token, so a program holds
-    several tokens. Masks: rows past the end, dimensions past HEAD_DIM. Nothing is accumulated;
-    values are converted to the pool's dtype.
+    several tokens. Masks: rows past the end, dimensions past HEAD_DIM. Nothing is accumulated
+    but a row's largest magnitude or a group's range, in fp32.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     tokens = rows // NUM_HEADS
     heads = rows % NUM_HEADS
     dims = tl.arange(0, HEAD_DIM_PAD)
-    inside = (rows < num_rows)[:, None] & (dims < HEAD_DIM)[None, :]
+    present = rows < num_rows
+    inside = present[:, None] & (dims < HEAD_DIM)[None, :]
 
     # int64 from the slot on: a pool passes 2^31 elements at 4 GiB of fp16.
-    slots = tl.load(slots_ptr + tokens, mask=rows < num_rows, other=0)
+    slots = tl.load(slots_ptr + tokens, mask=present, other=0)
     blocks = slots // BLOCK_SIZE
-    targets = ((blocks * NUM_HEADS + heads) * BLOCK_SIZE + slots % BLOCK_SIZE) * HEAD_DIM
-    targets = targets[:, None] + dims[None, :]
+    targets = (blocks * NUM_HEADS + heads) * BLOCK_SIZE + slots % BLOCK_SIZE
 
     tokens = tokens.to(tl.int64)
     k_offsets = (tokens * k_token_stride + heads * k_head_stride)[:, None] + dims[None, :]
     v_offsets = (tokens * v_token_stride + heads * v_head_stride)[:, None] + dims[None, :]
     keys = tl.load(k_ptr + k_offsets, mask=inside, other=0.0).to(tl.float32)
     values = tl.load(v_ptr + v_offsets, mask=inside, other=0.0).to(tl.float32)
-    tl.store(k_pool_ptr + targets, keys.to(k_pool_ptr.dtype.element_ty), mask=inside)
-    tl.store(v_pool_ptr + targets, values.to(v_pool_ptr.dtype.element_ty), mask=inside)
+    store_rows(keys, k_pool_ptr, k_scale_ptr, targets, present, HEAD_DIM, HEAD_DIM_PAD, CODING)
+    store_rows(values, v_pool_ptr, v_scale_ptr, targets, present, HEAD_DIM, HEAD_DIM_PAD, CODING)
 
 
-def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor) -> None:
-    """k, v: [T, K, D], dense in D; pools: [blocks, K, block_size, D]; slots: [T] int64."""
-    _, num_heads, block_size, head_dim = k_pool.shape
+def write_kv(k: Tensor, v: Tensor, kv: LayerKV, slots: Tensor, coding: str) -> None:
+    """k, v: [T, K, D], dense in D; slots: [T] int64."""
+    num_heads, head_dim = k.shape[1:]
     num_rows = k.shape[0] * num_heads
     head_dim_pad = power_of_two(head_dim)
     rows = rows_per_program(head_dim_pad)
     kv_write_kernel[(triton.cdiv(num_rows, rows),)](
         k,
         v,
-        k_pool,
-        v_pool,
+        kv.keys,
+        kv.values,
+        kv.key_scales,
+        kv.value_scales,
         slots,
         num_rows,
         k.stride(0),
@@ -77,9 +84,10 @@ def write_kv(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, slots: Tensor
         v.stride(0),
         v.stride(1),
         NUM_HEADS=num_heads,
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=kv.block_size,
         HEAD_DIM=head_dim,
         HEAD_DIM_PAD=head_dim_pad,
         ROWS=rows,
+        CODING=coding,
         num_warps=num_warps(rows * head_dim_pad),
     )

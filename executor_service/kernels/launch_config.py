@@ -11,8 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
+from executor_service.kernels.kv_kind import KVKind
+
 AMPERE = 80
 HOPPER = 90
+
+_FIRST_FP8_ARCH = 89
+_CODINGS = {KVKind.FP8_E4M3: "fp8", KVKind.INT8: "int8", KVKind.INT4: "int4"}
 
 _MIN_DOT_ROWS = 16
 """The least number of rows that tensor cores multiply."""
@@ -64,6 +69,8 @@ class AttentionConfig:
     the same sums in the same order for a sequence, whoever it shares a step with."""
     max_splits: int
     """A power of two."""
+    coding: str
+    """How kernels read and write the pool, from `coding_of`."""
 
     @property
     def tile_tokens(self) -> int:
@@ -71,12 +78,22 @@ class AttentionConfig:
         return self.prefill.rows // self.shape.group_size
 
 
-def attention_config(shape: AttentionShape, dtype: torch.dtype, arch: int) -> AttentionConfig:
-    """arch: compute capability as major * 10 + minor."""
+def coding_of(kind: KVKind, arch: int) -> str:
+    """How kernels for a chip treat a pool: "float", "int8", "int4", and for fp8 "fp8" by the chip's
+    own conversion or "fp8_bits" by integer operations, which give the same values."""
+    coding = _CODINGS.get(kind, "float")
+    return "fp8_bits" if coding == "fp8" and arch < _FIRST_FP8_ARCH else coding
+
+
+def attention_config(
+    shape: AttentionShape, dtype: torch.dtype, arch: int, kind: KVKind
+) -> AttentionConfig:
+    """arch: compute capability as major * 10 + minor. kind: of the pool."""
     head_dim_pad = power_of_two(shape.head_dim)
     group_rows = power_of_two(shape.group_size)
     split_slots = max(_MIN_SPLIT_SLOTS, power_of_two(-(-shape.max_context // _MAX_SPLITS)))
-    prefill = _prefill_tile(head_dim_pad, dtype, arch)
+    coding = coding_of(kind, arch)
+    prefill = _prefill_tile(head_dim_pad, dtype, arch, coding)
     return AttentionConfig(
         shape=shape,
         head_dim_pad=head_dim_pad,
@@ -86,28 +103,35 @@ def attention_config(shape: AttentionShape, dtype: torch.dtype, arch: int) -> At
             num_warps=prefill.num_warps,
             num_stages=prefill.num_stages,
         ),
-        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype),
+        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype, coding),
         split_slots=split_slots,
         max_splits=power_of_two(-(-shape.max_context // split_slots)),
+        coding=coding,
     )
 
 
-def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int) -> Tile:
+def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
     if dtype == torch.float32:
         return _float32_tile(_MIN_DOT_ROWS, head_dim_pad)
     if head_dim_pad > 128:
         return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
     if arch >= HOPPER:
         return Tile(rows=128, slots=64, num_warps=8, num_stages=3)
+    if coding == "fp8_bits":
+        # Integer work on a whole tile of codes; 128 rows beside it spill.
+        return Tile(rows=64, slots=32, num_warps=4, num_stages=3)
     return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
 
 
-def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
+def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, coding: str) -> Tile:
     if dtype == torch.float32:
         return _float32_tile(rows, head_dim_pad)
     if head_dim_pad > 128:
         return Tile(rows=rows, slots=32, num_warps=4, num_stages=2)
-    return Tile(rows=rows, slots=64, num_warps=4, num_stages=3)
+    # Codes and the values made of them are live together: with 64 slots there is room for three
+    # programs on a multiprocessor, with 32 for four, and as many bytes are on their way.
+    slots = 64 if coding == "float" else 32
+    return Tile(rows=rows, slots=slots, num_warps=4, num_stages=3)
 
 
 def _float32_tile(rows: int, head_dim_pad: int) -> Tile:

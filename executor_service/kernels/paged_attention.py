@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from executor_service.kernels.attention_tile import LOG2_E, attend_tile
+from executor_service.kernels.cuda_kv import LayerKV
 from executor_service.kernels.cuda_step import ChunkColumns, DecodeRows
 from executor_service.kernels.launch_config import AttentionConfig
 
@@ -22,8 +23,10 @@ from executor_service.kernels.launch_config import AttentionConfig
 @triton.jit(do_not_specialize=["table_stride"])
 def split_attention_kernel(
     q_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] fp32/fp16/bf16, dense in HEAD_DIM
-    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16, one layer's
+    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, elements] by CODING, one layer's
     v_pool_ptr,  # the same
+    k_scale_ptr,  # int8: [num_blocks, NUM_KV_HEADS, BLOCK_SIZE] fp32; int4: [..., groups, 2] fp16
+    v_scale_ptr,  # the same; others: None
     partial_ptr,  # [num_decodes, NUM_KV_HEADS * GROUP, MAX_SPLITS, HEAD_DIM] fp32, each split's
     weight_ptr,  # [num_decodes, NUM_KV_HEADS * GROUP, MAX_SPLITS] fp32, log2 of its softmax sum
     first_rows_ptr,  # [num_chunks] int32, each chunk's row of q
@@ -41,6 +44,7 @@ def split_attention_kernel(
     HEAD_DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODING: tl.constexpr,
     SPLIT_SLOTS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
 ):
@@ -81,6 +85,8 @@ def split_attention_kernel(
                 mixed,
                 k_pool_ptr,
                 v_pool_ptr,
+                k_scale_ptr,
+                v_scale_ptr,
                 table_ptr,
                 kv_head,
                 slot + tl.arange(0, SLOTS),
@@ -91,6 +97,7 @@ def split_attention_kernel(
                 BLOCK_SIZE,
                 HEAD_DIM,
                 HEAD_DIM_PAD,
+                CODING,
                 MASKED=True,
             )
         places = (decode.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * MAX_SPLITS + split
@@ -141,8 +148,7 @@ def merge_splits_kernel(
 
 def paged_attention(
     q: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
+    kv: LayerKV,
     scale: float,
     chunks: ChunkColumns,
     decodes: DecodeRows,
@@ -158,8 +164,10 @@ def paged_attention(
     partial = torch.empty(*weights.shape, shape.head_dim, dtype=torch.float32, device=q.device)
     split_attention_kernel[(count, shape.num_kv_heads, decodes.num_programs)](
         q,
-        k_pool,
-        v_pool,
+        kv.keys,
+        kv.values,
+        kv.key_scales,
+        kv.value_scales,
         partial,
         weights,
         chunks.first_rows,
@@ -172,11 +180,12 @@ def paged_attention(
         scale * LOG2_E,
         NUM_KV_HEADS=shape.num_kv_heads,
         GROUP=shape.group_size,
-        BLOCK_SIZE=k_pool.shape[2],
+        BLOCK_SIZE=kv.block_size,
         HEAD_DIM=shape.head_dim,
         HEAD_DIM_PAD=config.head_dim_pad,
         ROWS=tile.rows,
         SLOTS=tile.slots,
+        CODING=config.coding,
         SPLIT_SLOTS=config.split_slots,
         MAX_SPLITS=config.max_splits,
         num_warps=tile.num_warps,

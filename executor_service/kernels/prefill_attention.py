@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from executor_service.kernels.attention_tile import LOG2_E, attend_tile
+from executor_service.kernels.cuda_kv import LayerKV
 from executor_service.kernels.cuda_step import ChunkColumns, PrefillTiles
 from executor_service.kernels.launch_config import AttentionConfig
 
@@ -21,8 +22,10 @@ from executor_service.kernels.launch_config import AttentionConfig
 @triton.jit(do_not_specialize=["table_stride"])
 def prefill_attention_kernel(
     q_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] fp32/fp16/bf16, dense in HEAD_DIM
-    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16, one layer's
+    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, elements] by CODING, one layer's
     v_pool_ptr,  # the same
+    k_scale_ptr,  # int8: [num_blocks, NUM_KV_HEADS, BLOCK_SIZE] fp32; int4: [..., groups, 2] fp16
+    v_scale_ptr,  # the same; others: None
     out_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] dtype of q, dense
     first_rows_ptr,  # [num_chunks] int32, each chunk's first row of q
     starts_ptr,  # [num_chunks] int32, position of that row
@@ -42,6 +45,7 @@ def prefill_attention_kernel(
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODING: tl.constexpr,
 ):
     """Equals `reference.attention` for the rows of the tiles.
 
@@ -84,6 +88,8 @@ def prefill_attention_kernel(
             mixed,
             k_pool_ptr,
             v_pool_ptr,
+            k_scale_ptr,
+            v_scale_ptr,
             table_ptr,
             kv_head,
             slot + tl.arange(0, SLOTS),
@@ -94,6 +100,7 @@ def prefill_attention_kernel(
             BLOCK_SIZE,
             HEAD_DIM,
             HEAD_DIM_PAD,
+            CODING,
             MASKED=False,
         )
     for slot in range(seen_by_all, end, SLOTS):
@@ -104,6 +111,8 @@ def prefill_attention_kernel(
             mixed,
             k_pool_ptr,
             v_pool_ptr,
+            k_scale_ptr,
+            v_scale_ptr,
             table_ptr,
             kv_head,
             slot + tl.arange(0, SLOTS),
@@ -114,6 +123,7 @@ def prefill_attention_kernel(
             BLOCK_SIZE,
             HEAD_DIM,
             HEAD_DIM_PAD,
+            CODING,
             MASKED=True,
         )
     out_offsets = ((q_row + tokens) * (NUM_KV_HEADS * GROUP) + heads) * HEAD_DIM
@@ -127,8 +137,7 @@ def prefill_attention_kernel(
 
 def prefill_attention(
     q: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
+    kv: LayerKV,
     scale: float,
     chunks: ChunkColumns,
     tiles: PrefillTiles,
@@ -139,8 +148,10 @@ def prefill_attention(
     shape, tile = config.shape, config.prefill
     prefill_attention_kernel[(tiles.chunks.shape[0], shape.num_kv_heads)](
         q,
-        k_pool,
-        v_pool,
+        kv.keys,
+        kv.values,
+        kv.key_scales,
+        kv.value_scales,
         out,
         chunks.first_rows,
         chunks.starts,
@@ -154,12 +165,13 @@ def prefill_attention(
         scale * LOG2_E,
         NUM_KV_HEADS=shape.num_kv_heads,
         GROUP=shape.group_size,
-        BLOCK_SIZE=k_pool.shape[2],
+        BLOCK_SIZE=kv.block_size,
         HEAD_DIM=shape.head_dim,
         HEAD_DIM_PAD=config.head_dim_pad,
         ROWS=tile.rows,
         TOKENS=config.tile_tokens,
         SLOTS=tile.slots,
+        CODING=config.coding,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -13,6 +13,7 @@ import torch
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.cuda import CudaBackend, arch_of
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
 from executor_service.memory.gpu_memory import Memory, pool_bytes, read_memory
 from executor_service.memory.kv_pool import KVPool
@@ -34,6 +35,7 @@ _DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+_ALIASES = {"fp8": KVKind.FP8_E4M3.value}
 
 
 class CudaDevice:
@@ -43,11 +45,14 @@ class CudaDevice:
         self,
         device: torch.device,
         dtype: torch.dtype,
+        kv_kind: KVKind | None = None,
         *,
         capture: Capture,
         memory: Callable[[], Memory],
     ) -> None:
+        """kv_kind: of the pool; None is that of `dtype`."""
         self.dtype = dtype
+        self._kv_kind = kv_kind
         self._memory = memory
         self._device = device
         self._capture = capture
@@ -59,7 +64,7 @@ class CudaDevice:
             head_dim=model.head_dim,
             max_context=max_model_len,
         )
-        return CudaBackend(self._device, self.dtype, shape, arch_of(self._device))
+        return CudaBackend(self._device, self.dtype, shape, arch_of(self._device), self._kv_kind)
 
     def free_bytes(self) -> int:
         return self._memory().free
@@ -92,14 +97,23 @@ def open_cuda(config: ExecutorConfig) -> CudaDevice:
         raise ConfigError(
             "--device cuda: the kernels are built for compute capability 8.0 and later"
         )
-    if config.kv_cache_dtype not in ("auto", config.dtype):
-        raise ConfigError(
-            f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU the pool has the model's dtype"
-        )
+    kv_kind = kv_kind_of(config)
     torch.cuda.set_device(device)
     return CudaDevice(
         device,
         _DTYPES[config.dtype],
+        kv_kind,
         capture=CudaCapture(),
         memory=partial(read_memory, device),
     )
+
+
+def kv_kind_of(config: ExecutorConfig) -> KVKind | None:
+    """None for auto. ConfigError if the pool would take memory for digits that nothing has."""
+    name = config.kv_cache_dtype
+    if name == "float32" and config.dtype != "float32":
+        raise ConfigError(
+            "--kv-cache-dtype float32: on a GPU beside --dtype float32 alone; "
+            "auto keeps every digit of the model's dtype"
+        )
+    return None if name == "auto" else KVKind(_ALIASES.get(name, name))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from common.errors import ConfigError
-from common.kv_size import MIB, block_bytes, kv_bytes_per_token
+from common.kv_size import MIB, block_bytes, kv_bytes_per_token, kv_element_bytes
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import KVShape
@@ -64,11 +64,11 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Mo
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
-        element = _kv_element_bytes(checkpoint.config, backend.kv_dtype)
+        element = kv_element_bytes(backend.kv_kind.value, checkpoint.config.head_dim)
         shape = _pool_shape(device, config, checkpoint.config, max_model_len, element)
         pool = KVPool(backend, shape)
     weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
-    kv = LoadedKV(str(backend.kv_dtype).removeprefix("torch."), element, pool)
+    kv = LoadedKV(backend.kv_kind.value, element, pool)
     spec = _spec(config, checkpoint, max_model_len, weights, kv)
     log.info(
         "model loaded",
@@ -95,12 +95,6 @@ def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
             f"--max-model-len {config.max_model_len} is beyond the model's limit of {limit} tokens"
         )
     return config.max_model_len or limit
-
-
-def _kv_element_bytes(model: ModelConfig, dtype: torch.dtype) -> float:
-    """int8 has a float32 scale for every head's K and V beside it."""
-    scale_bytes = torch.float32.itemsize if dtype == torch.int8 else 0
-    return dtype.itemsize + scale_bytes / model.head_dim
 
 
 def _pool_shape(

@@ -17,6 +17,7 @@ import triton
 
 from executor_service.kernels.backend import KVShape, StepLayout
 from executor_service.kernels.cuda import CudaBackend
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AttentionShape
 from executor_service.kernels.logit_adjust import Adjustments, adjust_logits
 from executor_service.kernels.token_draw import DrawColumns, draw_tokens
@@ -37,6 +38,8 @@ class ModelWidths:
     intermediate_size: int
     vocab_size: int
     max_context: int
+    kv_kind: KVKind | None = None
+    """None: that of dtype"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ def _backend(model: ModelWidths, arch: int) -> CudaBackend:
         head_dim=model.head_dim,
         max_context=model.max_context,
     )
-    return CudaBackend(torch.device("cpu"), model.dtype, shape, arch)
+    return CudaBackend(torch.device("cpu"), model.dtype, shape, arch, model.kv_kind)
 
 
 def _attend(model: ModelWidths, arch: int) -> None:

@@ -1,9 +1,12 @@
-"""What kernels are compiled for: models, and every head size with and without groups."""
+"""What kernels are compiled for: models, every head size with and without groups, pools."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
+from executor_service.kernels.kv_kind import KVKind
 from tests.aot.launches import ModelWidths
 
 MODELS = (
@@ -99,4 +102,21 @@ HEADS = (
         max_context=8192,
     ),
 )
+"""Compiled for their attention alone."""
+
+
+def _pools() -> tuple[ModelWidths, ...]:
+    """Every kind of pool beside both 16-bit dtypes, and the shapes that are hardest on it."""
+    by_name = {model.name: model for model in (*MODELS, *HEADS)}
+    quantized = (KVKind.FP8_E4M3, KVKind.INT8, KVKind.INT4)
+    bases = ("llama-3-8b bfloat16", "smollm2-135m float16", "heads of 80, bfloat16")
+    made = [
+        dataclasses.replace(by_name[base], name=f"{base}, {kind.value} KV", kv_kind=kind)
+        for base in (*bases, "heads of 256, bfloat16")
+        for kind in quantized
+    ]
+    return tuple(made)
+
+
+POOLS = _pools()
 """Compiled for their attention alone."""

@@ -15,5 +15,6 @@ from tests.executor_service.kernels.triton.test_block_copy import *  # noqa: E40
 from tests.executor_service.kernels.triton.test_decode_buffers import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_kv_write import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_model import *  # noqa: E402, F403
+from tests.executor_service.kernels.triton.test_quantized_attention import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_row_wise import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_sampling import *  # noqa: E402, F403

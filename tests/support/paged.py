@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,9 +33,10 @@ class PagedCase:
         backend.write_kv(self.kv, LAYER, self.k, self.v, step)
         return backend.attention(self.q, self.kv, LAYER, self.scale, step)
 
-    def expected(self) -> Tensor:
+    def expected(self, kept: Callable[[Tensor], Tensor] = Tensor.double) -> Tensor:
+        """`kept` gives what the pool holds of new keys and values."""
         slots = self.layout.slot_mapping
-        q, k, v = (x.double().cpu() for x in (self.q, self.k, self.v))
+        q, k, v = self.q.double().cpu(), kept(self.k.cpu()).double(), kept(self.v.cpu()).double()
         reference.write_kv(self.pool, LAYER, k, v, slots)
         return reference.attention(
             q,

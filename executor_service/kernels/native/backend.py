@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.native import kv as native_kv
 from executor_service.kernels.native import weights
 from executor_service.kernels.native.kv import NativeKV
@@ -69,6 +70,10 @@ class NativeBackend:
         if self._kv_dtype is not None:
             return self._kv_dtype
         return torch.float32 if set(self._kinds) <= {WeightKind.FLOAT32} else torch.float16
+
+    @property
+    def kv_kind(self) -> KVKind:
+        return kind_of(self.kv_dtype)
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
         packed = weights.pack(self.library, self._arena, rows, rule)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import (
     AMPERE,
     HOPPER,
@@ -21,12 +22,13 @@ SHAPES = [
 
 @pytest.mark.parametrize("arch", [AMPERE, 86, HOPPER, 100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_tiles_fit_every_shape(arch: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", [KVKind.FLOAT32, KVKind.INT8, KVKind.INT4])
+def test_tiles_fit_every_shape(arch: int, dtype: torch.dtype, kind: KVKind) -> None:
     for heads, kv_heads, head_dim, context in SHAPES:
         shape = AttentionShape(
             num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, max_context=context
         )
-        config = attention_config(shape, dtype, arch)
+        config = attention_config(shape, dtype, arch, kind)
         for tile in (config.prefill, config.decode):
             assert tile.rows >= max(16, shape.group_size)
             for size in (tile.rows, tile.slots, tile.num_warps):
