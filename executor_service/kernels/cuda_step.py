@@ -86,7 +86,10 @@ def begin_step(layout: StepLayout, config: AttentionConfig, device: torch.device
             tables=parts[6].view(tables.shape),
         ),
         decodes=(
-            DecodeRows(chunks=parts[3], num_programs=longest // config.split_slots + 1)
+            DecodeRows(
+                chunks=parts[3],
+                num_programs=min(longest // config.split_slots + 1, config.max_splits),
+            )
             if len(decodes)
             else None
         ),

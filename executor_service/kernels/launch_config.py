@@ -37,11 +37,29 @@ class AttentionShape:
     head_dim: int
     max_context: int
     """Most tokens of one sequence."""
+    window: int | None = None
+    """How many positions up to its own a token sees; None: all."""
+    soft_cap: float | None = None
+    """Scores are bent to stay within it, by its hyperbolic tangent; None: they are not."""
 
     @property
     def group_size(self) -> int:
         """Query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
+
+    def split_slots(self) -> int:
+        """Such that no token sees more than _MAX_SPLITS splits."""
+        if self.window is None or self.window >= self.max_context:
+            return max(_MIN_SPLIT_SLOTS, power_of_two(-(-self.max_context // _MAX_SPLITS)))
+        # The edges of a window cut two splits.
+        return max(_MIN_SPLIT_SLOTS, power_of_two(-(-self.window // (_MAX_SPLITS - 1))))
+
+    def max_splits(self) -> int:
+        """That one token sees."""
+        splits = -(-self.max_context // self.split_slots())
+        if self.window is None:
+            return splits
+        return min(splits, (self.window - 2) // self.split_slots() + 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +83,7 @@ class AttentionConfig:
     prefill: Tile
     decode: Tile
     split_slots: int
-    """Slots that one decode split covers. It depends on max_context alone, never on the batch:
+    """Slots that one decode split covers. It depends on the model alone, never on the batch:
     the same sums in the same order for a sequence, whoever it shares a step with."""
     max_splits: int
     """A power of two."""
@@ -91,7 +109,6 @@ def attention_config(
     """arch: compute capability as major * 10 + minor. kind: of the pool."""
     head_dim_pad = power_of_two(shape.head_dim)
     group_rows = power_of_two(shape.group_size)
-    split_slots = max(_MIN_SPLIT_SLOTS, power_of_two(-(-shape.max_context // _MAX_SPLITS)))
     coding = coding_of(kind, arch)
     prefill = _prefill_tile(head_dim_pad, dtype, arch, coding)
     return AttentionConfig(
@@ -104,8 +121,8 @@ def attention_config(
             num_stages=prefill.num_stages,
         ),
         decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype, coding),
-        split_slots=split_slots,
-        max_splits=power_of_two(-(-shape.max_context // split_slots)),
+        split_slots=shape.split_slots(),
+        max_splits=power_of_two(shape.max_splits()),
         coding=coding,
     )
 

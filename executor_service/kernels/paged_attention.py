@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from executor_service.kernels.attention_tile import LOG2_E, attend_tile
+from executor_service.kernels.attention_tile import attend_tile, score_factor
 from executor_service.kernels.cuda_kv import LayerKV
 from executor_service.kernels.cuda_step import ChunkColumns, DecodeRows
 from executor_service.kernels.launch_config import AttentionConfig
@@ -45,6 +45,8 @@ def split_attention_kernel(
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
     CODING: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     SPLIT_SLOTS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
 ):
@@ -52,6 +54,7 @@ def split_attention_kernel(
 
     Grid: (num_decodes, NUM_KV_HEADS, any). The programs along the last axis take splits in turn,
     so their number is a matter of speed alone: a split covers SPLIT_SLOTS slots whatever the batch.
+    With a WINDOW the first split is that of its first slot; SPLIT_SLOTS is a multiple of SLOTS.
     Masks: rows past GROUP, dimensions past HEAD_DIM, slots past the sequence's end. Accumulates in
     fp32; weights are rounded to the dtype of q for the second product.
     """
@@ -71,8 +74,12 @@ def split_attention_kernel(
     last_slots = tl.zeros([ROWS], tl.int32) + last_slot
 
     num_splits = last_slot // SPLIT_SLOTS + 1
-    for split in range(tl.program_id(2), num_splits, tl.num_programs(2)):
-        first = split * SPLIT_SLOTS
+    first_slot = last_slot * 0
+    if WINDOW is not None:
+        first_slot = tl.maximum(last_slot - WINDOW + 1, 0) // SLOTS * SLOTS
+    first_split = first_slot // SPLIT_SLOTS
+    for split in range(first_split + tl.program_id(2), num_splits, tl.num_programs(2)):
+        first = tl.maximum(split * SPLIT_SLOTS, first_slot)
         end = tl.minimum(first + SPLIT_SLOTS, last_slot + 1)
         largest = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
@@ -98,9 +105,12 @@ def split_attention_kernel(
                 HEAD_DIM,
                 HEAD_DIM_PAD,
                 CODING,
+                WINDOW,
+                SOFT_CAP,
                 MASKED=True,
             )
-        places = (decode.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * MAX_SPLITS + split
+        places = (decode.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * MAX_SPLITS
+        places += split - first_split
         tl.store(weight_ptr + places, largest + tl.log2(total), mask=rows < GROUP)
         offsets = places[:, None] * HEAD_DIM + dims[None, :]
         tl.store(partial_ptr + offsets, mixed / total[:, None], mask=inside)
@@ -119,6 +129,7 @@ def merge_splits_kernel(
     HEAD_DIM_PAD: tl.constexpr,
     SPLIT_SLOTS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Weighs the splits of one row together, in fp32; see `split_attention_kernel`.
 
@@ -128,7 +139,10 @@ def merge_splits_kernel(
     decode = tl.program_id(0)
     head = tl.program_id(1)
     chunk = tl.load(decodes_ptr + decode)
-    num_splits = tl.load(starts_ptr + chunk) // SPLIT_SLOTS + 1
+    last_slot = tl.load(starts_ptr + chunk)
+    num_splits = last_slot // SPLIT_SLOTS + 1
+    if WINDOW is not None:
+        num_splits -= tl.maximum(last_slot - WINDOW + 1, 0) // SPLIT_SLOTS
     splits = tl.arange(0, MAX_SPLITS)
     dims = tl.arange(0, HEAD_DIM_PAD)
     in_head = dims < HEAD_DIM
@@ -177,7 +191,7 @@ def paged_attention(
         chunks.tables.stride(0),
         q.stride(0),
         q.stride(1),
-        scale * LOG2_E,
+        score_factor(scale, shape.soft_cap),
         NUM_KV_HEADS=shape.num_kv_heads,
         GROUP=shape.group_size,
         BLOCK_SIZE=kv.block_size,
@@ -186,6 +200,8 @@ def paged_attention(
         ROWS=tile.rows,
         SLOTS=tile.slots,
         CODING=config.coding,
+        WINDOW=shape.window,
+        SOFT_CAP=shape.soft_cap,
         SPLIT_SLOTS=config.split_slots,
         MAX_SPLITS=config.max_splits,
         num_warps=tile.num_warps,
@@ -203,5 +219,6 @@ def paged_attention(
         HEAD_DIM_PAD=config.head_dim_pad,
         SPLIT_SLOTS=config.split_slots,
         MAX_SPLITS=config.max_splits,
+        WINDOW=shape.window,
         num_warps=4,
     )

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from executor_service.kernels.attention_tile import LOG2_E, attend_tile
+from executor_service.kernels.attention_tile import attend_tile, score_factor
 from executor_service.kernels.cuda_kv import LayerKV
 from executor_service.kernels.cuda_step import ChunkColumns, PrefillTiles
 from executor_service.kernels.launch_config import AttentionConfig
@@ -46,15 +46,17 @@ def prefill_attention_kernel(
     TOKENS: tl.constexpr,
     SLOTS: tl.constexpr,
     CODING: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
 ):
     """Equals `reference.attention` for the rows of the tiles.
 
     Grid: (num_tiles, NUM_KV_HEADS). Row r of a tile is query head r % GROUP of token r // GROUP;
     ROWS // GROUP = TOKENS. Masks: rows past TOKENS * GROUP or the chunk's end, dimensions past
     HEAD_DIM, slots past the chunk's end, and the causal one, which only the tiles of slots at the
-    diagonal need. Scores, softmax and output accumulate in fp32; weights are rounded to the dtype
-    of q for the second product. Slots are cut at multiples of SLOTS from position 0, so a row's
-    result does not depend on how its prompt was cut into chunks.
+    diagonal need, or with a WINDOW all. Scores, softmax and output accumulate in fp32; weights are
+    rounded to the dtype of q for the second product. Slots are cut at multiples of SLOTS
+    from position 0, so a row's result does not depend on how its prompt was cut into chunks.
     """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -77,10 +79,16 @@ def prefill_attention_kernel(
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, HEAD_DIM_PAD], tl.float32)
-    positions = start + tokens
     end = start + tl.minimum(first_token + TOKENS, length)
+    # Rows that only fill up see what the last one sees: none is without a slot.
+    positions = tl.minimum(start + tokens, end - 1)
+    first_slot = start * 0
     seen_by_all = (start + first_token + 1) // SLOTS * SLOTS
-    for slot in range(0, seen_by_all, SLOTS):
+    if WINDOW is not None:
+        # Its edge runs through most tiles, so all are masked.
+        first_slot = tl.maximum(start + first_token - WINDOW + 1, 0) // SLOTS * SLOTS
+        seen_by_all = first_slot
+    for slot in range(first_slot, seen_by_all, SLOTS):
         largest, total, mixed = attend_tile(
             query,
             largest,
@@ -101,6 +109,8 @@ def prefill_attention_kernel(
             HEAD_DIM,
             HEAD_DIM_PAD,
             CODING,
+            WINDOW,
+            SOFT_CAP,
             MASKED=False,
         )
     for slot in range(seen_by_all, end, SLOTS):
@@ -124,6 +134,8 @@ def prefill_attention_kernel(
             HEAD_DIM,
             HEAD_DIM_PAD,
             CODING,
+            WINDOW,
+            SOFT_CAP,
             MASKED=True,
         )
     out_offsets = ((q_row + tokens) * (NUM_KV_HEADS * GROUP) + heads) * HEAD_DIM
@@ -162,7 +174,7 @@ def prefill_attention(
         chunks.tables.stride(0),
         q.stride(0),
         q.stride(1),
-        scale * LOG2_E,
+        score_factor(scale, shape.soft_cap),
         NUM_KV_HEADS=shape.num_kv_heads,
         GROUP=shape.group_size,
         BLOCK_SIZE=kv.block_size,
@@ -172,6 +184,8 @@ def prefill_attention(
         TOKENS=config.tile_tokens,
         SLOTS=tile.slots,
         CODING=config.coding,
+        WINDOW=shape.window,
+        SOFT_CAP=shape.soft_cap,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -65,11 +65,14 @@ def attention(
     starts: Tensor,
     lengths: Tensor,
     block_tables: Tensor,
+    window: int | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """q: [T, H, D] -> [T, H, D]; `pool` as above, with the step's own K and V written.
 
-    Position p of a sequence attends to [0, p] of it, found through its row of `block_tables`.
-    Query head h reads KV head h // (H / K).
+    Position p of a sequence attends to [0, p] of it, or with a window w to (p - w, p], found
+    through its row of `block_tables`. Query head h reads KV head h // (H / K). A soft cap c makes
+    a score s into c * tanh(s / c).
     """
     out = torch.empty_like(q)
     first = 0
@@ -82,7 +85,11 @@ def attention(
         k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
         scores = torch.einsum("thd,shd->hts", q[first : first + length], k) * scale
         positions = torch.arange(start, end).unsqueeze(1)
+        if soft_cap is not None:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
         scores.masked_fill_(torch.arange(end) > positions, float("-inf"))
+        if window is not None:
+            scores.masked_fill_(torch.arange(end) <= positions - window, float("-inf"))
         out[first : first + length] = torch.einsum("hts,shd->thd", scores.softmax(-1), v)
         first += length
     return out

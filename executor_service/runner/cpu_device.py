@@ -68,6 +68,9 @@ class CpuDevice:
             weight_rules=self._weight_rules,
         )
 
+    def max_positions(self, model: ModelConfig) -> int:
+        return model.max_position_embeddings
+
     def free_bytes(self) -> int:
         return available_memory()
 

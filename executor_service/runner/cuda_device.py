@@ -58,13 +58,19 @@ class CudaDevice:
         self._capture = capture
 
     def backend(self, model: ModelConfig, max_model_len: int) -> CudaBackend:
+        window = model.window
         shape = AttentionShape(
             num_heads=model.num_heads,
             num_kv_heads=model.num_kv_heads,
             head_dim=model.head_dim,
             max_context=max_model_len,
+            # One that nothing is outside of costs a comparison of every score.
+            window=window if window is not None and window < max_model_len else None,
         )
         return CudaBackend(self._device, self.dtype, shape, arch_of(self._device), self._kv_kind)
+
+    def max_positions(self, model: ModelConfig) -> int:
+        return model.windowed_positions
 
     def free_bytes(self) -> int:
         return self._memory().free

@@ -60,7 +60,7 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Mo
     """`load_runner` on an opened device."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(locate(config.model, config.revision))
-    max_model_len = _max_model_len(config, checkpoint.config)
+    max_model_len = _max_model_len(config, device.max_positions(checkpoint.config))
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
@@ -88,8 +88,7 @@ def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Mo
     return runner
 
 
-def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
-    limit = model.max_position_embeddings
+def _max_model_len(config: ExecutorConfig, limit: int) -> int:
     if config.max_model_len is not None and config.max_model_len > limit:
         raise ConfigError(
             f"--max-model-len {config.max_model_len} is beyond the model's limit of {limit} tokens"

@@ -40,6 +40,8 @@ class ModelWidths:
     max_context: int
     kv_kind: KVKind | None = None
     """None: that of dtype"""
+    window: int | None = None
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,8 @@ def _backend(model: ModelWidths, arch: int) -> CudaBackend:
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         max_context=model.max_context,
+        window=model.window,
+        soft_cap=model.soft_cap,
     )
     return CudaBackend(torch.device("cpu"), model.dtype, shape, arch, model.kv_kind)
 

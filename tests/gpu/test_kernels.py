@@ -18,3 +18,4 @@ from tests.executor_service.kernels.triton.test_model import *  # noqa: E402, F4
 from tests.executor_service.kernels.triton.test_quantized_attention import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_row_wise import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_sampling import *  # noqa: E402, F403
+from tests.executor_service.kernels.triton.test_windows import *  # noqa: E402, F403

@@ -22,6 +22,8 @@ def make_backend(
     max_context: int = 1024,
     kv_kind: KVKind | None = None,
     arch: int | None = None,
+    window: int | None = None,
+    soft_cap: float | None = None,
 ) -> CudaBackend:
     """arch: None is the device's."""
     shape = AttentionShape(
@@ -29,5 +31,7 @@ def make_backend(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         max_context=max_context,
+        window=window,
+        soft_cap=soft_cap,
     )
     return CudaBackend(device, dtype, shape, arch or arch_of(device), kv_kind)

@@ -33,7 +33,13 @@ class PagedCase:
         backend.write_kv(self.kv, LAYER, self.k, self.v, step)
         return backend.attention(self.q, self.kv, LAYER, self.scale, step)
 
-    def expected(self, kept: Callable[[Tensor], Tensor] = Tensor.double) -> Tensor:
+    def expected(
+        self,
+        kept: Callable[[Tensor], Tensor] = Tensor.double,
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
         """`kept` gives what the pool holds of new keys and values."""
         slots = self.layout.slot_mapping
         q, k, v = self.q.double().cpu(), kept(self.k.cpu()).double(), kept(self.v.cpu()).double()
@@ -46,6 +52,8 @@ class PagedCase:
             self.layout.starts,
             self.layout.lengths,
             self.layout.block_tables,
+            window,
+            soft_cap,
         )
 
 

@@ -40,5 +40,19 @@ def test_tiles_fit_every_shape(arch: int, dtype: torch.dtype, kind: KVKind) -> N
         assert config.max_splits <= 32, "the partial results would take too much memory"
 
 
+@pytest.mark.parametrize("window", [1, 2, 255, 256, 257, 4096, 9000])
+@pytest.mark.parametrize("context", [300, 4097, 131072])
+def test_no_token_sees_more_splits_than_there_is_room_for(window: int, context: int) -> None:
+    shape = AttentionShape(
+        num_heads=4, num_kv_heads=2, head_dim=64, max_context=context, window=window
+    )
+    config = attention_config(shape, torch.float16, AMPERE, KVKind.FLOAT16)
+    assert config.max_splits <= 32
+    assert config.split_slots % config.decode.slots == 0
+    for last in range(0, context, 97):
+        first = max(last - window + 1, 0)
+        assert last // config.split_slots - first // config.split_slots < config.max_splits
+
+
 def test_a_power_of_two_is_its_own() -> None:
     assert [power_of_two(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]

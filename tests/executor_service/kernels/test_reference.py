@@ -59,6 +59,29 @@ def test_attention_of_one_sequence_is_torchs_causal_attention() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_a_window_sees_so_many_slots_and_no_others() -> None:
+    q = torch.randn(1, 2, 8).double()
+    k, v = (torch.randn(9, 2, 8).double() for _ in range(2))
+    pool = torch.zeros(1, 2, 1, 16, 2, 8).double()
+    reference.write_kv(pool, 0, k, v, torch.arange(9))
+    starts, lengths, table = torch.tensor([8]), torch.tensor([1]), torch.tensor([[0]])
+    found = reference.attention(q, pool, 0, 0.3, starts, lengths, table, window=3)
+    short = torch.zeros_like(pool)
+    reference.write_kv(short, 0, k[6:], v[6:], torch.arange(3))
+    expected = reference.attention(q, short, 0, 0.3, torch.tensor([2]), lengths, table)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_soft_cap_bends_scores_that_are_large_and_leaves_small_ones() -> None:
+    q, k, v = torch.tensor([[[1.0]]]), torch.tensor([[[0.01]], [[90.0]]]), torch.rand(2, 1, 1)
+    pool = torch.zeros(1, 2, 1, 16, 1, 1)
+    reference.write_kv(pool, 0, k, v, torch.arange(2))
+    starts, lengths, table = torch.tensor([1]), torch.tensor([1]), torch.tensor([[0]])
+    found = reference.attention(q, pool, 0, 1.0, starts, lengths, table, soft_cap=2.0)
+    weights = torch.tensor([0.01, 2.0]).softmax(0)
+    torch.testing.assert_close(found.flatten(), (weights @ v.flatten()).view(1), rtol=1e-4, atol=0)
+
+
 def test_block_copies_run_one_after_the_other() -> None:
     pool = torch.arange(4.0).view(1, 1, 4, 1, 1, 1).repeat(2, 2, 1, 1, 1, 1)
     reference.copy_blocks(pool, torch.tensor([0, 1]), torch.tensor([1, 3]))
