@@ -13,8 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from executor_service.kernels import block_copy, cuda_kv, kv_write, rms_norm, rotary, silu_mul
-from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels import block_copy, cuda_kv, rms_norm, silu_mul
+from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedWeight, StepLayout
 from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.cuda_step import CudaStep, begin_step
 from executor_service.kernels.decode_buffers import DecodeBuffers
@@ -22,6 +22,7 @@ from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.paged_attention import paged_attention
 from executor_service.kernels.prefill_attention import prefill_attention
+from executor_service.kernels.rotary_kv_write import rotary_kv_write
 from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
 # Triton reads it at each compilation. The default is about to change between its versions, and
@@ -76,9 +77,6 @@ class CudaBackend:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.add_rms_norm(x, residual, weight, eps)
 
-    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return rotary.rotary(x, cos, sin)
-
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul.silu_mul(gate_up)
 
@@ -92,15 +90,28 @@ class CudaBackend:
         """Memory for a captured step of up to so many single tokens."""
         return DecodeBuffers(num_rows, cast(CudaKV, kv), self._config)
 
-    def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CudaStep) -> None:
+    def rotary_write_kv(
+        self,
+        qk: Tensor,
+        v: Tensor,
+        angles: Angles,
+        kv: KVStorage,
+        layer: int,
+        step: CudaStep,
+    ) -> Tensor:
         pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
-        kv_write.write_kv(k, v, pool, step.slots, self._config.coding)
+        coding = self._config.coding
+        return rotary_kv_write(qk, v, angles.cos, angles.sin, pool, step.slots, coding)
 
     def attention(
         self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: CudaStep
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
+        # Two launches, though one could hold both kinds of work. Compiled for sm_90 as one, with
+        # heads of 128, a program takes 187 registers of 256 threads and 97 KiB: one fits on a
+        # multiprocessor where three of decodes do (sm_80: the same), and decodes live of many
+        # reads at once. With a prefill's warps they would also sum in another order beside one.
         if step.decodes is not None:
             paged_attention(q, pool, scale, step.chunks, step.decodes, self._config, out)
         if step.tiles is not None:

@@ -57,6 +57,11 @@ class LayerKV(NamedTuple):
     def block_size(self) -> int:
         return self.keys.shape[2]
 
+    @property
+    def num_rows(self) -> int:
+        """Heads of slots; those of the values lie right behind those of the keys."""
+        return self.keys.shape[:3].numel()
+
 
 def allocate(shape: KVShape, kind: KVKind, device: torch.device) -> CudaKV:
     """Zeroed."""

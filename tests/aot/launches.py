@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 import triton
 
-from executor_service.kernels.backend import KVShape, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, StepLayout
 from executor_service.kernels.cuda import CudaBackend
 from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AttentionShape
@@ -112,11 +112,10 @@ def _attend(model: ModelWidths, arch: int) -> None:
     )
     heads = model.num_heads + 2 * model.num_kv_heads
     qkv = torch.zeros(16, heads, model.head_dim, dtype=model.dtype)
-    q, k, v = qkv.split([model.num_heads, model.num_kv_heads, model.num_kv_heads], dim=1)
-    angles = torch.zeros(16, model.head_dim // 2)
+    qk, v = qkv.split([model.num_heads + model.num_kv_heads, model.num_kv_heads], dim=1)
+    zeros = torch.zeros(16, model.head_dim // 2)
     step = backend.begin_step(layout, kv)
-    q, k = backend.rotary(q, angles, angles), backend.rotary(k, angles, angles)
-    backend.write_kv(kv, 1, k, v, step)
+    q = backend.rotary_write_kv(qk, v, Angles(zeros, zeros), kv, 1, step)
     backend.attention(q, kv, 1, model.head_dim**-0.5, step)
     backend.copy_blocks(kv, torch.tensor([0]), torch.tensor([1]))
 

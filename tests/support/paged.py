@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from executor_service.kernels import reference
-from executor_service.kernels.backend import Backend, KVShape, KVStorage, StepLayout
+from executor_service.kernels.backend import Angles, Backend, KVShape, KVStorage, StepLayout
 
 NUM_LAYERS = 2
 LAYER = 1
@@ -30,7 +31,7 @@ class PagedCase:
 
     def run(self, backend: Backend) -> Tensor:
         step = backend.begin_step(self.layout, self.kv)
-        backend.write_kv(self.kv, LAYER, self.k, self.v, step)
+        write(backend, self.kv, LAYER, self.k, self.v, step)
         return backend.attention(self.q, self.kv, LAYER, self.scale, step)
 
     def expected(
@@ -55,6 +56,12 @@ class PagedCase:
             window,
             soft_cap,
         )
+
+
+def write(backend: Backend, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: Any) -> None:
+    """Keys and values as they are: turned by no angle."""
+    half = torch.ones(k.shape[0], k.shape[2] // 2, device=k.device)
+    backend.rotary_write_kv(k, v, Angles(half, half * 0), kv, layer, step)
 
 
 def make_case(
@@ -136,4 +143,4 @@ def _fill_history(
             for _ in range(2)
         )
         k, v = (x.to(backend.device, backend.dtype) for x in (k, v))
-        backend.write_kv(kv, layer, k, v, step)
+        write(backend, kv, layer, k, v, step)

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedWeight, StepLayout
 from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.native import kv as native_kv
 from executor_service.kernels.native import weights
@@ -182,6 +182,13 @@ class NativeBackend:
             kept=(starts, lengths, tables),
             slots=slots,
         )
+
+    def rotary_write_kv(
+        self, qk: Tensor, v: Tensor, angles: Angles, kv: KVStorage, layer: int, step: NativeStep
+    ) -> Tensor:
+        q, k = self.rotary(qk, *angles).tensor_split([qk.shape[1] - v.shape[1]], dim=1)
+        self.write_kv(kv, layer, k, v, step)
+        return q
 
     def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: NativeStep) -> None:
         k, v = _in_rows(k), _in_rows(v)

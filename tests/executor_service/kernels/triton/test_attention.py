@@ -14,7 +14,7 @@ from executor_service.kernels.backend import KVShape
 from executor_service.kernels.cuda import CudaBackend
 from executor_service.kernels.kv_kind import KVKind
 from tests.support.cuda_backends import TOLERANCES, make_backend
-from tests.support.paged import LAYER, PagedCase, make_case, make_layout
+from tests.support.paged import LAYER, PagedCase, make_case, make_layout, write
 
 HEADS = {
     "grouped by 3": (6, 2, 64),
@@ -178,5 +178,5 @@ def test_blocks_past_two_billion_elements_are_reached(device: torch.device) -> N
     codes[0, :, tables.flatten().long()] = small_kv.codes[LAYER][:, first_blocks]
     layout = make_layout([(5, 1), (0, 7)], tables, 16)
     step = backend.begin_step(layout, kv)
-    backend.write_kv(kv, 0, small.k, small.v, step)
+    write(backend, kv, 0, small.k, small.v, step)
     assert torch.equal(backend.attention(small.q, kv, 0, small.scale, step), expected)

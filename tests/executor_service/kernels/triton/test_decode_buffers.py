@@ -6,7 +6,7 @@ import torch
 
 from executor_service.kernels.backend import StepLayout
 from tests.support.cuda_backends import make_backend
-from tests.support.paged import LAYER, make_case
+from tests.support.paged import LAYER, make_case, write
 
 
 def test_a_filled_step_equals_one_begun(device: torch.device) -> None:
@@ -22,7 +22,7 @@ def test_a_filled_step_equals_one_begun(device: torch.device) -> None:
     assert len(buffers.step.slots) == 5
     blocks = torch.arange(case.pool.shape[2])
     before = backend.read_blocks(case.kv, blocks)
-    backend.write_kv(case.kv, LAYER, k, v, buffers.step)
+    write(backend, case.kv, LAYER, k, v, buffers.step)
     found = backend.attention(q, case.kv, LAYER, case.scale, buffers.step)
     assert torch.equal(found[:3], expected)
     assert found.isfinite().all(), "rows that only fill up must not read what nobody wrote"

@@ -8,8 +8,9 @@ from executor_service.kernels import cuda_kv, reference
 from executor_service.kernels.backend import KVShape
 from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.kv_kind import KVKind, kind_of
-from executor_service.kernels.kv_write import write_kv
 from executor_service.kernels.launch_config import AMPERE, coding_of
+from executor_service.kernels.rotary_kv_write import rotary_kv_write
+from tests.support.cuda_backends import TOLERANCES
 
 NUM_BLOCKS, BLOCK_SIZE, NUM_HEADS = 4, 16, 3
 QUANTIZED = [KVKind.FP8_E4M3, KVKind.INT8, KVKind.INT4]
@@ -31,8 +32,16 @@ def pool_of(kind: KVKind, head_dim: int, device: torch.device) -> CudaKV:
 def write(kv: CudaKV, k: Tensor, v: Tensor, slots: Tensor) -> Tensor:
     """The pool's second layer afterwards: [2, blocks, block_size, heads, head_dim]."""
     device = kv.codes.device
-    pool = cuda_kv.of_layer(kv, 1)
-    write_kv(k.to(device), v.to(device), pool, slots.to(device), coding_of(kv.kind, AMPERE))
+    cos = torch.ones(k.shape[0], k.shape[2] // 2, device=device)
+    rotary_kv_write(
+        k.to(device),
+        v.to(device),
+        cos,
+        cos * 0,
+        cuda_kv.of_layer(kv, 1),
+        slots.to(device),
+        coding_of(kv.kind, AMPERE),
+    )
     return cuda_kv.read_blocks(kv, torch.arange(NUM_BLOCKS))[1].cpu()
 
 
@@ -48,6 +57,31 @@ def test_writes_the_named_slots_and_no_others(device: torch.device, dtype: torch
     found = write(kv, k, v, slots)
     assert torch.allclose(found, expected[1], rtol=0, atol=0, equal_nan=True)
     assert cuda_kv.read_blocks(kv, torch.arange(NUM_BLOCKS))[0].isnan().all()
+
+
+@pytest.mark.parametrize("head_dim", [16, 80, 96, 128])
+def test_queries_and_keys_are_turned_and_values_are_not(
+    head_dim: int, device: torch.device, dtype: torch.dtype
+) -> None:
+    num_tokens, num_queries = 19, 5
+    sizes = [num_queries + NUM_HEADS, NUM_HEADS]
+    rows = torch.randn(num_tokens, sum(sizes), head_dim).to(dtype)
+    qk, v = rows.split(sizes, dim=1)
+    angles = torch.rand(num_tokens, head_dim // 2) * 100
+    cos, sin = angles.cos(), angles.sin()
+    slots = torch.randperm(NUM_BLOCKS * BLOCK_SIZE)[:num_tokens]
+    kv = pool_of(kind_of(dtype), head_dim, device)
+    pool = cuda_kv.of_layer(kv, 1)
+    on_device = [x.to(device) for x in (qk, v, cos, sin)]
+    found = rotary_kv_write(*on_device, pool, slots.to(device), "float")
+    expected = reference.rotary(qk.double(), cos.double(), sin.double())
+    assert found.is_contiguous()
+    limit = 2 * TOLERANCES[dtype]
+    assert (found.double().cpu() - expected[:, :num_queries]).abs().max() < limit
+    keys, values = cuda_kv.read_blocks(kv, torch.arange(NUM_BLOCKS))[1].cpu().flatten(1, 2)
+    assert (keys[slots].double() - expected[:, num_queries:]).abs().max() < limit
+    assert torch.equal(values[slots], v)
+    assert keys.isnan().sum() == (keys.shape[0] - num_tokens) * NUM_HEADS * head_dim
 
 
 def values_of(num_tokens: int, head_dim: int) -> Tensor:
