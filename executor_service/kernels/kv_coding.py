@@ -68,7 +68,8 @@ def store_rows(
         largest = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30)
         steps = x * tl.div_rn(127.0, largest)[:, None]
         codes = tl.minimum(tl.maximum(rounded(steps), -127.0), 127.0)
-        # A maximum may drop a NaN; this brings it back, for what is not finite.
+        codes = tl.where(steps == steps, codes, 0.0)
+        # A maximum may drop a NaN, and no code is one: the scale is, for what is not finite.
         scales = largest * (1 / 127.0) + tl.sum(x * 0.0, axis=1)
         tl.store(codes_ptr + targets, codes.to(tl.int8), mask=inside)
         tl.store(scales_ptr + rows, scales, mask=present)
@@ -101,7 +102,8 @@ def _store_int4(
     offsets = least.to(tl.float16)
     steps = grouped - offsets.to(tl.float32)[:, :, None]
     steps = rounded(steps * tl.div_rn(1.0, scales.to(tl.float32))[:, :, None])
-    codes = tl.minimum(tl.maximum(steps, 0.0), 15.0).to(tl.uint8)
+    codes = tl.minimum(tl.maximum(steps, 0.0), 15.0)
+    codes = tl.where(steps == steps, codes, 0.0).to(tl.uint8)
     low, high = tl.split(codes.reshape(ROWS, HALF, 2))
     halves = tl.arange(0, HALF)
     bytes_inside = present[:, None] & (halves < HEAD_DIM // 2)[None, :]
