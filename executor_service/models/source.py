@@ -15,6 +15,11 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 
 def locate(model: str, revision: str | None) -> Path:
     """A GGUF file or a directory with config.json. Raises ModelError saying what to do."""
+    return find_here(model) or _from_hub(model, revision)
+
+
+def find_here(model: str) -> Path | None:
+    """The same at once, without the hub: None if it is a hub's name."""
     if model == SMOLLM2_ALIAS:
         return _smollm2_file()
     path = Path(model).expanduser()
@@ -26,7 +31,7 @@ def locate(model: str, revision: str | None) -> Path:
         return _checked_directory(path)
     if path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
         raise ModelError(f"--model {model}: no such file or directory")
-    return _from_hub(model, revision)
+    return None
 
 
 def default_name(model: str) -> str:

@@ -39,6 +39,8 @@ class PlanChecker:
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self._spec = spec
+        self._is_written = np.zeros(spec.num_blocks, np.bool_)
+        """Of each block, while a plan is checked."""
 
     def check(self, plan: StepPlan, last: LastSamples) -> CheckedPlan:
         if not _columns_fit(plan):
@@ -79,6 +81,7 @@ class PlanChecker:
                 continue
             self._check_input(plan, i, last, found)
             self._check_writes(plan, i, writers, found)
+        self._check_reads(plan, writers, found)
 
     def _chunk_problem(self, plan: StepPlan, i: int) -> str | None:
         start, length = plan.starts[i], plan.lengths[i]
@@ -124,6 +127,27 @@ class PlanChecker:
                 problem = f"block {block_id} would be written by two sequences"
                 found.stop(sequence_id, problem)
                 found.stop(other, problem)
+
+    def _check_reads(
+        self, plan: StepPlan, writers: dict[int, SequenceId], found: _Findings
+    ) -> None:
+        """No chunk may attend to a block that another one writes into."""
+        if len(plan.sequences) < 2:
+            return
+        written = list(writers)
+        self._is_written[written] = True
+        for i, spec in enumerate(plan.sequences):
+            if spec.sequence_id in found.stopped:
+                continue
+            needed = -(-(plan.starts[i] + plan.lengths[i]) // self._spec.block_size)
+            table = np.asarray(plan.table_buffers[i][:needed])
+            for block_id in table[self._is_written[table]].tolist():
+                writer = writers[block_id]
+                if writer != spec.sequence_id:
+                    problem = f"block {block_id} would be written by one sequence, read by another"
+                    found.stop(spec.sequence_id, problem)
+                    found.stop(writer, problem)
+        self._is_written[written] = False
 
     def _check_copies(self, plan: StepPlan, found: _Findings) -> list[int]:
         """A copy that cannot run fails the sequences whose tables hold its destination."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -147,6 +149,21 @@ def test_wrong_flag_ends_the_process_with_a_message(capfd: pytest.CaptureFixture
     assert executor.process.wait(PATIENCE_S) == EXIT_CONFIG
     executor.process.stop(grace_s=0)
     assert "--block-size must be at least 1" in capfd.readouterr().err
+
+
+def test_a_wrong_path_is_told_before_torch_is_imported() -> None:
+    script = """
+import sys
+from executor_service.app import _load_model
+from executor_service.config import ExecutorConfig
+try:
+    _load_model(ExecutorConfig(model="/absent"), print)
+except Exception as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("--model /absent: no such file or directory\n", 0)
 
 
 def test_metrics_page_counts_steps() -> None:

@@ -217,6 +217,16 @@ def shared_write(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected:
     expected.codes[stranger.sequence_id] = ErrorCode.INVALID_PLAN
 
 
+def foreign_read(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
+    """A stranger attends to the block that another chunk writes."""
+    i, size = fuzz.victim(picked), fuzz.runner.spec.block_size
+    block = plan.table_buffers[i][plan.starts[i] // size]
+    stranger = make_spec(HUGE, size)
+    add_chunk(plan, stranger, [11] * (size + 1), [block, fuzz.free_block()], start=size, length=1)
+    _invalid(picked, i, expected)
+    expected.codes[stranger.sequence_id] = ErrorCode.INVALID_PLAN
+
+
 def twice(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
     i = fuzz.victim(picked)
     add_chunk(plan, picked[i].spec, [11], [fuzz.free_block()], length=1)
@@ -289,6 +299,7 @@ FAULTS: tuple[Fault, ...] = (
     short_history,
     unsampled_input,
     shared_write,
+    foreign_read,
     twice,
     wrong_params,
     wrong_copy,

@@ -121,6 +121,29 @@ def test_two_writers_of_one_block_both_fail() -> None:
     assert set(check(plan_with(table=[2, 1])).errors) == {GOOD, BAD}
 
 
+def test_a_reader_of_a_block_that_is_being_written_fails_with_its_writer() -> None:
+    plan = plan_with(tokens=[1] * 33, table=[2, 1, 3], start=32, length=1)
+    assert set(check(plan).errors) == {GOOD, BAD}
+    assert check(plan).chunks == []
+
+
+def test_a_reader_is_right_beside_a_writer_that_does_not_run() -> None:
+    plan = StepPlan(step_id=1)
+    add_chunk(plan, make_spec(1, 20), range(20), [0, 20], length=20)
+    add_chunk(plan, make_spec(2, 20), [1] * 33, [2, 0, 3], start=32, length=1)
+    assert set(check(plan).errors) == {GOOD}
+
+
+def test_shared_blocks_that_nobody_writes_are_right() -> None:
+    plan = StepPlan(step_id=1)
+    for i in (1, 2):
+        add_chunk(plan, make_spec(i, 20), [1] * 33, [7, 8, 8 + i], start=32, length=1)
+    checker = PlanChecker(SPEC)
+    assert not checker.check(plan, LastSamples()).errors
+    checker.check(plan_with(table=[7, 8]), LastSamples())
+    assert not checker.check(plan, LastSamples()).errors
+
+
 def test_a_sequence_with_two_chunks_fails() -> None:
     plan = plan_with()
     add_chunk(plan, plan.sequences[1], range(20), [4, 5], length=20)

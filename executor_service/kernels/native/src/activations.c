@@ -2,6 +2,8 @@
 #include "linear.h"
 
 #define GROUP_VECTORS (GROUP / LANES)
+typedef int8_t byte_lanes __attribute__((vector_size(LANES)));
+
 #define LEAST 1e-30f /* a group whose largest value is below it counts as zeros */
 
 /* 0, or NaN where any of the group is not finite. */
@@ -23,6 +25,14 @@ ALWAYS_INLINE float largest(const vf values[GROUP_VECTORS])
     return vf_largest(most);
 }
 
+ALWAYS_INLINE int32_t sum_of(vi v)
+{
+    int32_t sum = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        sum += v[lane];
+    return sum;
+}
+
 static act_group quantize_group(const float *x, int8_t *bytes)
 {
     vf values[GROUP_VECTORS];
@@ -31,15 +41,15 @@ static act_group quantize_group(const float *x, int8_t *bytes)
     float most = largest(values), inverse = most >= LEAST ? 127.0f / most : 0.0f;
     act_group group = {.scale = most >= LEAST ? most / 127.0f : 0.0f};
     group.scale += poison(values);
-    int32_t quantized[GROUP];
+    vi sums[2] = {{0}, {0}};
     UNROLL for (int i = 0; i < GROUP_VECTORS; i++) {
         vi q = rounded(values[i] * inverse);
-        memcpy(quantized + i * LANES, &q, sizeof q);
+        byte_lanes narrow = __builtin_convertvector(q, byte_lanes);
+        memcpy(bytes + i * LANES, &narrow, sizeof narrow);
+        sums[i * 2 / GROUP_VECTORS] += q;
     }
-    for (int i = 0; i < GROUP; i++) {
-        bytes[i] = (int8_t)quantized[i];
-        group.halves[i / 16] = (int16_t)(group.halves[i / 16] + bytes[i]);
-    }
+    group.halves[0] = (int16_t)sum_of(sums[0]);
+    group.halves[1] = (int16_t)sum_of(sums[1]);
     group.sum = group.halves[0] + group.halves[1];
     group.scaled_sum = group.scale * (float)group.sum;
     return group;

@@ -29,7 +29,8 @@ static candidate pivot_of(const candidate *all, int32_t first, int32_t end)
     return better(c, b) ? c : b;
 }
 
-float keep_best(candidate *all, int32_t total, int32_t count)
+/* The worst of the `count` best, whose order it changes. */
+static candidate last_of_best(candidate *all, int32_t total, int32_t count)
 {
     int32_t first = 0, end = total;
     while (end - first > 1) {
@@ -44,19 +45,25 @@ float keep_best(candidate *all, int32_t total, int32_t count)
             if (i <= j)
                 swap(all + i++, all + j--);
         }
-        if (count <= j)
+        if (count <= j + 1)
             end = j + 1;
-        else if (count >= i)
+        else if (count > i)
             first = i;
         else
-            break;
-        if (count == first)
-            break;
+            return pivot;
     }
-    float least = all[0].value;
-    for (int32_t i = 1; i < count; i++)
-        least = all[i].value < least ? all[i].value : least;
-    return least;
+    return all[first];
+}
+
+int32_t keep_best(candidate *all, int32_t total, int32_t count, candidate *scratch)
+{
+    memcpy(scratch, all, sizeof *all * (size_t)total);
+    const candidate last = last_of_best(scratch, total, count);
+    int32_t num_kept = 0;
+    for (int32_t i = 0; i < total; i++)
+        if (!better(last, all[i]))
+            all[num_kept++] = all[i];
+    return num_kept;
 }
 
 static int by_id(const void *a, const void *b)
@@ -65,7 +72,7 @@ static int by_id(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-void sort_by_id(candidate *all, int32_t count)
+static void sort_by_id(candidate *all, int32_t count)
 {
     qsort(all, (size_t)count, sizeof *all, by_id);
 }
@@ -97,10 +104,9 @@ static parts split(candidate *all, int32_t count, float pivot)
     return p;
 }
 
-static edge edge_of(candidate *all, int32_t count, double mass)
+/* `before` is the mass of what is above all of these, and `last` where that ends. */
+static edge edge_of(candidate *all, int32_t count, double mass, double before, edge last)
 {
-    double before = 0;
-    edge last = {all[0].value, all[0].id};
     while (count > 0) {
         float pivot = pivot_of(all, 0, count).value;
         parts p = split(all, count, pivot);
@@ -126,12 +132,18 @@ static edge edge_of(candidate *all, int32_t count, double mass)
     return last;
 }
 
-int32_t keep_nucleus(candidate *all, int32_t count, double mass, candidate *scratch)
+int32_t keep_nucleus(candidate *all, int32_t count, double mass, float upper, candidate *scratch)
 {
-    if (!count)
-        return 0;
-    memcpy(scratch, all, sizeof *all * (size_t)count);
-    const edge last = edge_of(scratch, count, mass);
+    double mass_above = 0;
+    int32_t num_below = 0;
+    for (int32_t i = 0; i < count; i++) {
+        if (all[i].value >= upper)
+            mass_above += all[i].value;
+        else
+            scratch[num_below++] = all[i];
+    }
+    const edge last =
+        edge_of(scratch, num_below, mass, mass_above, (edge){upper, INT32_MAX});
     int32_t num_kept = 0;
     for (int32_t i = 0; i < count; i++)
         if (all[i].value > last.value || (all[i].value == last.value && all[i].id <= last.last_id))

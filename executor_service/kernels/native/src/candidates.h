@@ -9,14 +9,13 @@ typedef struct {
     int32_t id;
 } candidate;
 
-/* Brings the `count` best of `total` to the front, in any order, and returns the least value among
- * them. Equal ones are better by lower id. 0 < count < total. */
-float keep_best(candidate *all, int32_t total, int32_t count);
-
-void sort_by_id(candidate *all, int32_t count);
+/* Keeps the `count` best of `total`; equal ones are better by lower id. Ids rise before and after.
+ * 0 < count < total; `scratch` is as long as `all`. Returns `count`. */
+int32_t keep_best(candidate *all, int32_t total, int32_t count, candidate *scratch);
 
 /* Keeps the fewest largest weights that hold `mass`, at least one; equal ones by rising id. Ids rise
- * before and after. `scratch` is as long. Returns how many stay. */
-int32_t keep_nucleus(candidate *all, int32_t count, double mass, candidate *scratch);
+ * before and after. Those from `upper` on are known to hold less: it only saves time. `scratch` is as
+ * long. Returns how many stay. */
+int32_t keep_nucleus(candidate *all, int32_t count, double mass, float upper, candidate *scratch);
 
 #endif

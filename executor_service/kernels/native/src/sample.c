@@ -173,21 +173,48 @@ static float largest_of(const float *x, int32_t count, float *maxima)
     return is_strange ? NAN : largest;
 }
 
-/* What is no more than the top_k-th largest: that of the blocks' maxima, if there are as many. */
-static float bound_of(const float *maxima, int32_t num_blocks, int32_t top_k, candidate *blocks)
+static int32_t count_from(const float *x, int32_t count, float bound)
 {
-    if (top_k >= num_blocks)
-        return -INFINITY;
+    vi hits = {0};
+    int32_t i = 0, total = 0;
+    for (; i + LANES <= count; i += LANES)
+        hits -= (vi)(vf_load(x + i) >= vf_set(bound));
+    for (int lane = 0; lane < LANES; lane++)
+        total += hits[lane];
+    for (; i < count; i++)
+        total += x[i] >= bound;
+    return total;
+}
+
+/* What is no more than the top_k-th largest, and little less: not far below so many blocks' maxima.
+ * -inf if there are not as many, or one of them is that. */
+static float bound_of(const float *maxima, int32_t num_blocks, int32_t top_k, float largest)
+{
+    float low = largest, high = largest;
     for (int32_t i = 0; i < num_blocks; i++)
-        blocks[i] = (candidate){maxima[i], i};
-    return keep_best(blocks, num_blocks, top_k);
+        low = maxima[i] < low ? maxima[i] : low;
+    if (top_k > num_blocks || low == -INFINITY)
+        return -INFINITY;
+    for (int halvings = 0; halvings < 24; halvings++) {
+        float middle = low + (high - low) * 0.5f;
+        int32_t reached = count_from(maxima, num_blocks, middle);
+        if (reached < top_k) {
+            high = middle;
+            continue;
+        }
+        low = middle;
+        if (reached <= top_k + top_k / 4)
+            break;
+    }
+    return low;
 }
 
 /* The top_k largest, ids ascending; equal ones by rising id. Leaves out what is -inf. */
-static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, const scratch *s)
+static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, float largest,
+                          const scratch *s)
 {
     const int32_t num_blocks = (count + MAXIMUM_BLOCK - 1) / MAXIMUM_BLOCK;
-    const float bound = bound_of(s->maxima, num_blocks, top_k, s->candidates);
+    const float bound = bound_of(s->maxima, num_blocks, top_k, largest);
     candidate *found = s->candidates;
     int32_t num_found = 0;
     for (int32_t block = 0; block < num_blocks; block++) {
@@ -199,12 +226,7 @@ static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, con
             num_found += logits[id] >= bound && logits[id] > -INFINITY;
         }
     }
-    if (num_found > top_k) {
-        keep_best(found, num_found, top_k);
-        num_found = top_k;
-    }
-    sort_by_id(found, num_found);
-    return num_found;
+    return num_found > top_k ? keep_best(found, num_found, top_k, s->selection) : num_found;
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -299,21 +321,82 @@ static int32_t place_of_all(const float *weights, const double *sums, int32_t co
     return place;
 }
 
-/* Candidates of top-p: all that is below the floor together holds less than 1 - top_p. */
+/* Candidates of top-p: what is below the floor is not among them. */
 static int32_t above_floor(const float *weights, int32_t count, float floor, candidate *found)
 {
     int32_t num_found = 0, i = 0;
     for (; i + LANES <= count; i += LANES) {
         if (!any(vf_load(weights + i) >= vf_set(floor)))
             continue;
-        for (int32_t id = i; id < i + LANES; id++)
-            if (weights[id] >= floor)
-                found[num_found++] = (candidate){weights[id], id};
+        for (int32_t id = i; id < i + LANES; id++) {
+            found[num_found] = (candidate){weights[id], id};
+            num_found += weights[id] >= floor;
+        }
     }
     for (; i < count; i++)
         if (weights[i] >= floor)
             found[num_found++] = (candidate){weights[i], i};
     return num_found;
+}
+
+/* The sum of the weights from `bound` on, within MASS_ERROR of it. */
+#define MASS_ERROR 1e-5
+static double mass_from(const float *weights, int32_t count, float bound)
+{
+    enum { PARTS = 4, STRETCH = 32 * PARTS * LANES };
+    double total = 0;
+    for (int32_t first = 0; first < count; first += STRETCH) {
+        vf sums[PARTS] = {{0}};
+        int32_t end = first + STRETCH < count ? first + STRETCH : count, i = first;
+        for (; i + PARTS * LANES <= end; i += PARTS * LANES)
+            UNROLL for (int part = 0; part < PARTS; part++) {
+                vf w = vf_load(weights + i + part * LANES);
+                sums[part] += vf_select(w >= vf_set(bound), w, (vf){0});
+            }
+        total += vf_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        for (; i < end; i++)
+            total += weights[i] >= bound ? weights[i] : 0;
+    }
+    return total;
+}
+
+/* Weights from `upper` on hold less than the nucleus, those from `lower` on no less. */
+typedef struct {
+    float lower;
+    float upper;
+} band;
+
+static float between(float a, float b)
+{
+    uint32_t low, high;
+    memcpy(&low, &a, sizeof low);
+    memcpy(&high, &b, sizeof high);
+    low += (high - low) / 2; /* in steps of the format: about their geometric mean */
+    memcpy(&a, &low, sizeof a);
+    return a;
+}
+
+enum { FEW_CANDIDATES = 512, MAX_HALVINGS = 6 };
+
+/* By halving between the floor, below which there is less than 1 - top_p, and the largest weight. */
+static band band_of(const float *weights, int32_t count, double total, double top_p)
+{
+    const double floor = (1.0 - top_p) * total / count, mass = top_p * total;
+    band found = {(float)(floor < 1 ? floor : 1), INFINITY};
+    if (found.lower > 0)
+        found.lower = nextafterf(found.lower, 0);
+    float high = 1.0f;
+    /* Each halving reads all weights, which is more than a few candidates cost. */
+    int halvings = count_from(weights, count, found.lower) > FEW_CANDIDATES ? MAX_HALVINGS : 0;
+    while (halvings--) {
+        float middle = between(found.lower, high);
+        double reached = mass_from(weights, count, middle);
+        if (reached * (1 - MASS_ERROR) >= mass)
+            found.lower = middle;
+        else if (high = middle, reached * (1 + MASS_ERROR) < mass)
+            found.upper = middle;
+    }
+    return found;
 }
 
 static int32_t apply_min_p(candidate *kept, int32_t count, float min_p)
@@ -325,14 +408,6 @@ static int32_t apply_min_p(candidate *kept, int32_t count, float min_p)
     return num_kept;
 }
 
-static float floor_of(double top_p, double total, int32_t count)
-{
-    double floor = (1.0 - top_p) * total / count;
-    /* The least float that is not below it. */
-    float single = (float)(floor < 1 ? floor : 1);
-    return single < floor && floor < 1 ? nextafterf(single, 2) : single;
-}
-
 /* logits: with a finite maximum. */
 static int32_t draw_token(const float *logits, int32_t count, float largest, const oct_draw *draw,
                           const scratch *s)
@@ -340,24 +415,24 @@ static int32_t draw_token(const float *logits, int32_t count, float largest, con
     const float u = as_drawn(uniform(draw));
     if (draw->top_k > 0 && draw->top_k < count) {
         candidate *kept = s->candidates;
-        int32_t num_kept = take_top_k(logits, count, draw->top_k, s);
+        int32_t num_kept = take_top_k(logits, count, draw->top_k, largest, s);
         double total = 0;
         for (int32_t i = 0; i < num_kept; i++) {
             kept[i].value = float_exp((kept[i].value - largest) / draw->temperature);
             total += kept[i].value;
         }
         if (draw->top_p < 1)
-            num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, s->selection);
+            num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, INFINITY, s->selection);
         num_kept = apply_min_p(kept, num_kept, draw->min_p);
         return kept[place_among(kept, num_kept, u)].id;
     }
     double total = weigh_logits(s->weights, logits, count, largest, draw, s->sums);
     if (draw->top_p >= 1)
         return place_of_all(s->weights, s->sums, count, total, u);
+    const band edge = band_of(s->weights, count, total, draw->top_p);
     candidate *kept = s->candidates;
-    int32_t num_kept =
-        above_floor(s->weights, count, floor_of(draw->top_p, total, count), kept);
-    num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, s->selection);
+    int32_t num_kept = above_floor(s->weights, count, edge.lower, kept);
+    num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, edge.upper, s->selection);
     num_kept = apply_min_p(kept, num_kept, draw->min_p);
     return kept[place_among(kept, num_kept, u)].id;
 }

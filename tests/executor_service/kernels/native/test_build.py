@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from executor_service.kernels.native import build, library
+from executor_service.kernels.native.__main__ import main
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 BASELINE = build.LEVELS[-1]
@@ -143,3 +144,23 @@ def test_the_cache_is_where_the_environment_says() -> None:
     assert build.cache_directory({"OCTAVO_CACHE_DIR": "/x", "XDG_CACHE_HOME": "/y"}) == Path("/x")
     assert build.cache_directory({"XDG_CACHE_HOME": "/y"}) == Path("/y/octavo")
     assert build.cache_directory({}) == Path.home() / ".cache" / "octavo"
+
+
+def test_compiling_ahead_makes_the_library_that_a_start_looks_for(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"OCTAVO_CACHE_DIR": str(tmp_path / "cache"), "OCTAVO_NATIVE": BASELINE.name}
+    monkeypatch.setattr("executor_service.kernels.native.__main__.os.environ", environ | ENVIRON)
+    compiler()
+    main()
+    made = build.library(BASELINE, tmp_path / "cache", ENVIRON)
+    assert capsys.readouterr().err == f"native kernels: {made}\n"
+
+
+def test_without_a_compiler_nothing_is_compiled_ahead_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {"OCTAVO_CACHE_DIR": str(tmp_path), "PATH": str(tmp_path)}
+    monkeypatch.setattr("executor_service.kernels.native.__main__.os.environ", environ)
+    main()
+    assert "no C compiler" in capsys.readouterr().err
