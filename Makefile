@@ -64,7 +64,7 @@ proto: setup ## regenerate the code of the wire
 mutants: setup ## break each invariant by one line and see a named test fail
 	$(RUN) -m tests.mutants
 
-check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80 and sm_90, compare with the table
+check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80, sm_90 and sm_100, compare with the table
 	$(RUN) -m tests.aot
 
 # The heaviest come last; what is not done by then is stopped, and its output stands.

@@ -10,6 +10,14 @@ GIB = 1024**3
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
+KV_CACHE_DTYPES = (*DTYPE_BYTES, "fp8", "fp8_e4m3", "int8", "int4")
+"""What --kv-cache-dtype takes beside auto; fp8 is another name of fp8_e4m3."""
+_INT8_SCALE_BYTES = 4
+"""For one head's keys or values of one token."""
+_INT4_GROUP = 32
+_INT4_GROUP_BYTES = 4
+"""Scale and offset of so many dimensions of a head."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -27,6 +35,17 @@ class Device:
 
 
 A100 = Device(flops=312e12, bandwidth=2e12)
+
+
+def kv_element_bytes(dtype: str, head_dim: int) -> float:
+    """One of KV_CACHE_DTYPES with its share of the scales beside it."""
+    if dtype in DTYPE_BYTES:
+        return DTYPE_BYTES[dtype]
+    if dtype == "int8":
+        return 1 + _INT8_SCALE_BYTES / head_dim
+    if dtype == "int4":
+        return 0.5 + _INT4_GROUP_BYTES * -(-head_dim // _INT4_GROUP) / head_dim
+    return 1
 
 
 def kv_bytes_per_token(

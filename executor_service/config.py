@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from common import log
 from common.config import option
 from common.errors import ConfigError
+from common.kv_size import KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,9 @@ class ExecutorConfig:
     )
     kv_cache_dtype: str = option(
         "auto",
-        choices=("auto", "float32", "float16", "bfloat16", "int8"),
-        help="of the KV pool; auto on the CPU: float16 beside quantized weights, else float32",
+        choices=("auto", *KV_CACHE_DTYPES),
+        help="of the KV pool; auto on the CPU: float16 beside quantized weights, else float32; "
+        "on a GPU: as --dtype. fp8, int4 and bfloat16 are the GPU's alone",
     )
     device: str = option(
         "cpu", choices=("cpu", "cuda"), help="cuda: the first visible NVIDIA GPU, by Triton kernels"

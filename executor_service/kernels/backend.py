@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NewType, Protocol
+from typing import Any, NamedTuple, NewType, Protocol
 
 import torch
 from torch import Tensor
 
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.weight_rows import Rows, WeightRule, WeightRules
 
 PackedWeight = NewType("PackedWeight", Tensor)
@@ -52,6 +53,13 @@ class StepLayout:
     """[num_tokens] int64: block_id * block_size + offset, where each token's K and V go"""
 
 
+class Angles(NamedTuple):
+    """By which a step's tokens are turned: [num_tokens, head_dim / 2] float32 each."""
+
+    cos: Tensor
+    sin: Tensor
+
+
 class Backend(Protocol):
     """One device. `dtype` is that of activations, and of weights where no rule says otherwise."""
 
@@ -62,7 +70,7 @@ class Backend(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
-    def kv_dtype(self) -> torch.dtype:
+    def kv_kind(self) -> KVKind:
         """Of the pool: what `allocate_kv` would take now that the weights are packed."""
         ...
 
@@ -108,10 +116,6 @@ class Backend(Protocol):
         """Adds x to `residual` in place and returns the norm of the sum."""
         ...
 
-    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x: [num_tokens, num_heads, head_dim]; cos, sin: [num_tokens, head_dim / 2] float32."""
-        ...
-
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """[num_tokens, 2 * width] -> [num_tokens, width]"""
         ...
@@ -121,18 +125,24 @@ class Backend(Protocol):
         ...
 
     def begin_step(self, layout: StepLayout, kv: KVStorage) -> Any:
-        """What `write_kv` and `attention` of every layer need of the step's layout.
+        """What `rotary_write_kv` and `attention` of every layer need of the step's layout.
 
         Returns an object that only this backend reads; valid until the next `begin_step`.
         """
         ...
 
-    def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: Any) -> None:
-        """k, v: [num_tokens, num_kv_heads, head_dim]"""
+    def rotary_write_kv(
+        self, qk: Tensor, v: Tensor, angles: Angles, kv: KVStorage, layer: int, step: Any
+    ) -> Tensor:
+        """Turns queries and keys, writes keys and values to the pool.
+
+        qk: [num_tokens, num_heads + num_kv_heads, head_dim], queries first;
+        v: [num_tokens, num_kv_heads, head_dim] -> [num_tokens, num_heads, head_dim]
+        """
         ...
 
     def attention(self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: Any) -> Tensor:
-        """[num_tokens, num_heads, head_dim] -> the same, causal, after `write_kv` of the layer."""
+        """[num_tokens, num_heads, head_dim] -> the same, causal, once K and V are written."""
         ...
 
     def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:

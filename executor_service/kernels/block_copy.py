@@ -46,7 +46,7 @@ def block_copy_kernel(
 
 
 def copy_blocks(pool: Tensor, sources: Tensor, destinations: Tensor, upload: Upload) -> None:
-    """As if pair by pair in order. pool: [layers, 2, blocks, ...]; ids int64 on the host."""
+    """As if pair by pair in order. pool: [layers, 2, blocks, ...] dense; ids int64 on the host."""
     num_layers, sides, num_blocks = pool.shape[:3]
     block_elements = pool[0, 0, 0].numel()
     tiles = triton.cdiv(block_elements, _ELEMENTS)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels import cpu_kv
-from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedWeight, StepLayout
 from executor_service.kernels.cpu_attention import CpuAttention
 from executor_service.kernels.cpu_step import CpuStep, begin_step
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
 _PACKS = torch.backends.mkldnn.is_available()
@@ -30,7 +31,7 @@ class CpuBackend:
 
     device = torch.device("cpu")
     dtype = torch.float32
-    kv_dtype = torch.float32
+    kv_kind = KVKind.FLOAT32
     weight_rules = EXACT_WEIGHTS
 
     def __init__(self) -> None:
@@ -87,6 +88,13 @@ class CpuBackend:
 
     def begin_step(self, layout: StepLayout, kv: KVStorage) -> CpuStep:
         return begin_step(layout, kv)
+
+    def rotary_write_kv(
+        self, qk: Tensor, v: Tensor, angles: Angles, kv: KVStorage, layer: int, step: CpuStep
+    ) -> Tensor:
+        q, k = self.rotary(qk, *angles).tensor_split([qk.shape[1] - v.shape[1]], dim=1)
+        self.write_kv(kv, layer, k, v, step)
+        return q
 
     def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CpuStep) -> None:
         write = step.write

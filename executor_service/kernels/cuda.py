@@ -14,13 +14,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from executor_service.kernels import block_copy, cuda_kv, kv_write, rms_norm, rotary, silu_mul
-from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels import block_copy, cuda_kv, rms_norm, silu_mul
+from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.cuda_step import CudaStep, begin_step
 from executor_service.kernels.decode_buffers import DecodeBuffers
+from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.paged_attention import paged_attention
 from executor_service.kernels.prefill_attention import prefill_attention
+from executor_service.kernels.rotary_kv_write import rotary_kv_write
 from executor_service.kernels.transfers import Upload, upload_now
 from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
 
@@ -40,13 +43,15 @@ class CudaBackend:
         dtype: torch.dtype,
         shape: AttentionShape,
         arch: int,
+        kv_kind: KVKind | None = None,
         upload: Upload | None = None,
     ) -> None:
-        """`upload`: how steps send their columns, if not each in memory of its own."""
+        """kv_kind: None is that of `dtype`. upload: how steps send their columns, if not each in
+        memory of its own."""
         self.device = device
         self.dtype = dtype
-        self.kv_dtype = dtype
-        self._config = attention_config(shape, dtype, arch)
+        self.kv_kind = kind_of(dtype) if kv_kind is None else kv_kind
+        self._config = attention_config(shape, dtype, arch, self.kv_kind)
         self._upload = upload or partial(upload_now, device=device)
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
@@ -77,45 +82,56 @@ class CudaBackend:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.add_rms_norm(x, residual, weight, eps)
 
-    def rotary(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return rotary.rotary(x, cos, sin)
-
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul.silu_mul(gate_up)
 
     def allocate_kv(self, shape: KVShape) -> KVStorage:
-        return KVStorage(cuda_kv.allocate(shape, self.dtype, self.device))
+        return cast(KVStorage, cuda_kv.allocate(shape, self.kv_kind, self.device))
 
     def begin_step(self, layout: StepLayout, kv: KVStorage) -> CudaStep:
         return begin_step(layout, self._config, self._upload)
 
     def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers:
         """Memory for a captured step of up to so many single tokens."""
-        return DecodeBuffers(num_rows, kv, self._config, self._upload)
+        return DecodeBuffers(num_rows, cast(CudaKV, kv), self._config, self._upload)
 
-    def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: CudaStep) -> None:
-        keys, values = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
-        kv_write.write_kv(k, v, keys, values, step.slots)
+    def rotary_write_kv(
+        self,
+        qk: Tensor,
+        v: Tensor,
+        angles: Angles,
+        kv: KVStorage,
+        layer: int,
+        step: CudaStep,
+    ) -> Tensor:
+        pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
+        coding = self._config.coding
+        return rotary_kv_write(qk, v, angles.cos, angles.sin, pool, step.slots, coding)
 
     def attention(
         self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: CudaStep
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        pools = cuda_kv.keys(kv, layer), cuda_kv.values(kv, layer)
+        pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
+        # Two launches, though one could hold both kinds of work. Compiled for sm_90 as one, with
+        # heads of 128, a program takes 187 registers of 256 threads and 97 KiB: one fits on a
+        # multiprocessor where three of decodes do (sm_80: the same), and decodes live of many
+        # reads at once. With a prefill's warps they would also sum in another order beside one.
         if step.decodes is not None:
-            paged_attention(q, *pools, scale, step.chunks, step.decodes, self._config, out)
+            paged_attention(q, pool, scale, step.chunks, step.decodes, self._config, out)
         if step.tiles is not None:
-            prefill_attention(q, *pools, scale, step.chunks, step.tiles, self._config, out)
+            prefill_attention(q, pool, scale, step.chunks, step.tiles, self._config, out)
         return out
 
     def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
-        block_copy.copy_blocks(kv, sources, destinations, self._upload)
+        for tensor in cast(CudaKV, kv).tensors:
+            block_copy.copy_blocks(tensor, sources, destinations, self._upload)
 
     def read_blocks(self, kv: KVStorage, block_ids: Tensor) -> Tensor:
-        return kv[:, :, block_ids.to(self.device)].transpose(3, 4).contiguous()
+        return cuda_kv.read_blocks(cast(CudaKV, kv), block_ids.to(self.device))
 
     def fill_blocks(self, kv: KVStorage, block_ids: Tensor, value: float) -> None:
-        kv[:, :, block_ids.to(self.device)] = value
+        cuda_kv.fill_blocks(cast(CudaKV, kv), block_ids.to(self.device), value)
 
 
 def arch_of(device: torch.device) -> int:

@@ -77,7 +77,10 @@ def begin_step(layout: StepLayout, config: AttentionConfig, upload: Upload) -> C
             tables=parts[6],
         ),
         decodes=(
-            DecodeRows(chunks=parts[3], num_programs=longest // config.split_slots + 1)
+            DecodeRows(
+                chunks=parts[3],
+                num_programs=min(longest // config.split_slots + 1, config.max_splits),
+            )
             if len(decodes)
             else None
         ),

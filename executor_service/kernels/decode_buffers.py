@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from executor_service.kernels import cuda_kv
 from executor_service.kernels.backend import StepLayout
+from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.cuda_step import ChunkColumns, CudaStep, DecodeRows
 from executor_service.kernels.launch_config import AttentionConfig
 from executor_service.kernels.transfers import Upload
@@ -24,18 +24,19 @@ _ENOUGH_PROGRAMS = 1024
 class DecodeBuffers:
     """The step of up to `num_rows` chunks of one token."""
 
-    def __init__(self, num_rows: int, kv: Tensor, config: AttentionConfig, upload: Upload) -> None:
+    def __init__(self, num_rows: int, kv: CudaKV, config: AttentionConfig, upload: Upload) -> None:
         self.num_rows = num_rows
         self._upload = upload
         self._spare_block = cuda_kv.spare_block(kv)
         self._spare_slot = self._spare_block * cuda_kv.block_size(kv)
         self._width = -(-config.shape.max_context // cuda_kv.block_size(kv))
         """Blocks of a table that may hold what an earlier step left."""
-        rows = torch.arange(num_rows, dtype=torch.int32, device=kv.device)
-        tables = torch.zeros(num_rows, self._width, dtype=torch.int32, device=kv.device)
+        device = kv.codes.device
+        rows = torch.arange(num_rows, dtype=torch.int32, device=device)
+        tables = torch.zeros(num_rows, self._width, dtype=torch.int32, device=device)
         tables[:, 0] = self._spare_block
         self.step = CudaStep(
-            slots=torch.full((num_rows,), self._spare_slot, dtype=torch.int64, device=kv.device),
+            slots=torch.full((num_rows,), self._spare_slot, dtype=torch.int64, device=device),
             chunks=ChunkColumns(
                 first_rows=rows,
                 starts=torch.zeros_like(rows),

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
+from executor_service.kernels.kv_kind import KVKind
+
 AMPERE = 80
 HOPPER = 90
+
+_FIRST_FP8_ARCH = 89
+_CODINGS = {KVKind.FP8_E4M3: "fp8", KVKind.INT8: "int8", KVKind.INT4: "int4"}
 
 _MIN_DOT_ROWS = 16
 """The least number of rows that tensor cores multiply."""
@@ -32,11 +37,29 @@ class AttentionShape:
     head_dim: int
     max_context: int
     """Most tokens of one sequence."""
+    window: int | None = None
+    """How many positions up to its own a token sees; None: all."""
+    soft_cap: float | None = None
+    """Scores are bent to stay within it, by its hyperbolic tangent; None: they are not."""
 
     @property
     def group_size(self) -> int:
         """Query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
+
+    def split_slots(self) -> int:
+        """Such that no token sees more than _MAX_SPLITS splits."""
+        if self.window is None or self.window >= self.max_context:
+            return max(_MIN_SPLIT_SLOTS, power_of_two(-(-self.max_context // _MAX_SPLITS)))
+        # The edges of a window cut two splits.
+        return max(_MIN_SPLIT_SLOTS, power_of_two(-(-self.window // (_MAX_SPLITS - 1))))
+
+    def max_splits(self) -> int:
+        """That one token sees."""
+        splits = -(-self.max_context // self.split_slots())
+        if self.window is None:
+            return splits
+        return min(splits, (self.window - 2) // self.split_slots() + 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +83,12 @@ class AttentionConfig:
     prefill: Tile
     decode: Tile
     split_slots: int
-    """Slots that one decode split covers. It depends on max_context alone, never on the batch:
+    """Slots that one decode split covers. It depends on the model alone, never on the batch:
     the same sums in the same order for a sequence, whoever it shares a step with."""
     max_splits: int
     """A power of two."""
+    coding: str
+    """How kernels read and write the pool, from `coding_of`."""
 
     @property
     def tile_tokens(self) -> int:
@@ -71,12 +96,21 @@ class AttentionConfig:
         return self.prefill.rows // self.shape.group_size
 
 
-def attention_config(shape: AttentionShape, dtype: torch.dtype, arch: int) -> AttentionConfig:
-    """arch: compute capability as major * 10 + minor."""
+def coding_of(kind: KVKind, arch: int) -> str:
+    """How kernels for a chip treat a pool: "float", "int8", "int4", and for fp8 "fp8" by the chip's
+    own conversion or "fp8_bits" by integer operations, which give the same values."""
+    coding = _CODINGS.get(kind, "float")
+    return "fp8_bits" if coding == "fp8" and arch < _FIRST_FP8_ARCH else coding
+
+
+def attention_config(
+    shape: AttentionShape, dtype: torch.dtype, arch: int, kind: KVKind
+) -> AttentionConfig:
+    """arch: compute capability as major * 10 + minor. kind: of the pool."""
     head_dim_pad = power_of_two(shape.head_dim)
     group_rows = power_of_two(shape.group_size)
-    split_slots = max(_MIN_SPLIT_SLOTS, power_of_two(-(-shape.max_context // _MAX_SPLITS)))
-    prefill = _prefill_tile(head_dim_pad, dtype, arch)
+    coding = coding_of(kind, arch)
+    prefill = _prefill_tile(head_dim_pad, dtype, arch, coding)
     return AttentionConfig(
         shape=shape,
         head_dim_pad=head_dim_pad,
@@ -86,28 +120,35 @@ def attention_config(shape: AttentionShape, dtype: torch.dtype, arch: int) -> At
             num_warps=prefill.num_warps,
             num_stages=prefill.num_stages,
         ),
-        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype),
-        split_slots=split_slots,
-        max_splits=power_of_two(-(-shape.max_context // split_slots)),
+        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype, coding),
+        split_slots=shape.split_slots(),
+        max_splits=power_of_two(shape.max_splits()),
+        coding=coding,
     )
 
 
-def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int) -> Tile:
+def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
     if dtype == torch.float32:
         return _float32_tile(_MIN_DOT_ROWS, head_dim_pad)
     if head_dim_pad > 128:
         return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
     if arch >= HOPPER:
         return Tile(rows=128, slots=64, num_warps=8, num_stages=3)
+    if coding == "fp8_bits":
+        # Integer work on a whole tile of codes; 128 rows beside it spill.
+        return Tile(rows=64, slots=32, num_warps=4, num_stages=3)
     return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
 
 
-def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype) -> Tile:
+def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, coding: str) -> Tile:
     if dtype == torch.float32:
         return _float32_tile(rows, head_dim_pad)
     if head_dim_pad > 128:
         return Tile(rows=rows, slots=32, num_warps=4, num_stages=2)
-    return Tile(rows=rows, slots=64, num_warps=4, num_stages=3)
+    # Codes and the values made of them are live together: with 64 slots there is room for three
+    # programs on a multiprocessor, with 32 for four, and as many bytes are on their way.
+    slots = 64 if coding == "float" else 32
+    return Tile(rows=rows, slots=slots, num_warps=4, num_stages=3)
 
 
 def _float32_tile(rows: int, head_dim_pad: int) -> Tile:

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from executor_service.kernels.attention_tile import LOG2_E, attend_tile
+from executor_service.kernels.attention_tile import attend_tile, score_factor
+from executor_service.kernels.cuda_kv import LayerKV
 from executor_service.kernels.cuda_step import ChunkColumns, DecodeRows
 from executor_service.kernels.launch_config import AttentionConfig
 
@@ -22,8 +23,10 @@ from executor_service.kernels.launch_config import AttentionConfig
 @triton.jit(do_not_specialize=["table_stride"])
 def split_attention_kernel(
     q_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] fp32/fp16/bf16, dense in HEAD_DIM
-    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16, one layer's
+    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, elements] by CODING, one layer's
     v_pool_ptr,  # the same
+    k_scale_ptr,  # int8: [num_blocks, NUM_KV_HEADS, BLOCK_SIZE] fp32; int4: [..., groups, 2] fp16
+    v_scale_ptr,  # the same; others: None
     partial_ptr,  # [num_decodes, NUM_KV_HEADS * GROUP, MAX_SPLITS, HEAD_DIM] fp32, each split's
     weight_ptr,  # [num_decodes, NUM_KV_HEADS * GROUP, MAX_SPLITS] fp32, log2 of its softmax sum
     first_rows_ptr,  # [num_chunks] int32, each chunk's row of q
@@ -41,6 +44,9 @@ def split_attention_kernel(
     HEAD_DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODING: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     SPLIT_SLOTS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
 ):
@@ -48,6 +54,7 @@ def split_attention_kernel(
 
     Grid: (num_decodes, NUM_KV_HEADS, any). The programs along the last axis take splits in turn,
     so their number is a matter of speed alone: a split covers SPLIT_SLOTS slots whatever the batch.
+    With a WINDOW the first split is that of its first slot; SPLIT_SLOTS is a multiple of SLOTS.
     Masks: rows past GROUP, dimensions past HEAD_DIM, slots past the sequence's end. Accumulates in
     fp32; weights are rounded to the dtype of q for the second product.
     """
@@ -67,8 +74,12 @@ def split_attention_kernel(
     last_slots = tl.zeros([ROWS], tl.int32) + last_slot
 
     num_splits = last_slot // SPLIT_SLOTS + 1
-    for split in range(tl.program_id(2), num_splits, tl.num_programs(2)):
-        first = split * SPLIT_SLOTS
+    first_slot = last_slot * 0
+    if WINDOW is not None:
+        first_slot = tl.maximum(last_slot - WINDOW + 1, 0) // SLOTS * SLOTS
+    first_split = first_slot // SPLIT_SLOTS
+    for split in range(first_split + tl.program_id(2), num_splits, tl.num_programs(2)):
+        first = tl.maximum(split * SPLIT_SLOTS, first_slot)
         end = tl.minimum(first + SPLIT_SLOTS, last_slot + 1)
         largest = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
@@ -81,6 +92,8 @@ def split_attention_kernel(
                 mixed,
                 k_pool_ptr,
                 v_pool_ptr,
+                k_scale_ptr,
+                v_scale_ptr,
                 table_ptr,
                 kv_head,
                 slot + tl.arange(0, SLOTS),
@@ -91,9 +104,13 @@ def split_attention_kernel(
                 BLOCK_SIZE,
                 HEAD_DIM,
                 HEAD_DIM_PAD,
+                CODING,
+                WINDOW,
+                SOFT_CAP,
                 MASKED=True,
             )
-        places = (decode.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * MAX_SPLITS + split
+        places = (decode.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * MAX_SPLITS
+        places += split - first_split
         tl.store(weight_ptr + places, largest + tl.log2(total), mask=rows < GROUP)
         offsets = places[:, None] * HEAD_DIM + dims[None, :]
         tl.store(partial_ptr + offsets, mixed / total[:, None], mask=inside)
@@ -112,6 +129,7 @@ def merge_splits_kernel(
     HEAD_DIM_PAD: tl.constexpr,
     SPLIT_SLOTS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Weighs the splits of one row together, in fp32; see `split_attention_kernel`.
 
@@ -121,7 +139,10 @@ def merge_splits_kernel(
     decode = tl.program_id(0)
     head = tl.program_id(1)
     chunk = tl.load(decodes_ptr + decode)
-    num_splits = tl.load(starts_ptr + chunk) // SPLIT_SLOTS + 1
+    last_slot = tl.load(starts_ptr + chunk)
+    num_splits = last_slot // SPLIT_SLOTS + 1
+    if WINDOW is not None:
+        num_splits -= tl.maximum(last_slot - WINDOW + 1, 0) // SPLIT_SLOTS
     splits = tl.arange(0, MAX_SPLITS)
     dims = tl.arange(0, HEAD_DIM_PAD)
     in_head = dims < HEAD_DIM
@@ -141,8 +162,7 @@ def merge_splits_kernel(
 
 def paged_attention(
     q: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
+    kv: LayerKV,
     scale: float,
     chunks: ChunkColumns,
     decodes: DecodeRows,
@@ -158,8 +178,10 @@ def paged_attention(
     partial = torch.empty(*weights.shape, shape.head_dim, dtype=torch.float32, device=q.device)
     split_attention_kernel[(count, shape.num_kv_heads, decodes.num_programs)](
         q,
-        k_pool,
-        v_pool,
+        kv.keys,
+        kv.values,
+        kv.key_scales,
+        kv.value_scales,
         partial,
         weights,
         chunks.first_rows,
@@ -169,14 +191,17 @@ def paged_attention(
         chunks.tables.stride(0),
         q.stride(0),
         q.stride(1),
-        scale * LOG2_E,
+        score_factor(scale, shape.soft_cap),
         NUM_KV_HEADS=shape.num_kv_heads,
         GROUP=shape.group_size,
-        BLOCK_SIZE=k_pool.shape[2],
+        BLOCK_SIZE=kv.block_size,
         HEAD_DIM=shape.head_dim,
         HEAD_DIM_PAD=config.head_dim_pad,
         ROWS=tile.rows,
         SLOTS=tile.slots,
+        CODING=config.coding,
+        WINDOW=shape.window,
+        SOFT_CAP=shape.soft_cap,
         SPLIT_SLOTS=config.split_slots,
         MAX_SPLITS=config.max_splits,
         num_warps=tile.num_warps,
@@ -194,5 +219,6 @@ def paged_attention(
         HEAD_DIM_PAD=config.head_dim_pad,
         SPLIT_SLOTS=config.split_slots,
         MAX_SPLITS=config.max_splits,
+        WINDOW=shape.window,
         num_warps=4,
     )

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from executor_service.kernels.attention_tile import LOG2_E, attend_tile
+from executor_service.kernels.attention_tile import attend_tile, score_factor
+from executor_service.kernels.cuda_kv import LayerKV
 from executor_service.kernels.cuda_step import ChunkColumns, PrefillTiles
 from executor_service.kernels.launch_config import AttentionConfig
 
@@ -21,8 +22,10 @@ from executor_service.kernels.launch_config import AttentionConfig
 @triton.jit(do_not_specialize=["table_stride"])
 def prefill_attention_kernel(
     q_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] fp32/fp16/bf16, dense in HEAD_DIM
-    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM] fp32/fp16/bf16, one layer's
+    k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, elements] by CODING, one layer's
     v_pool_ptr,  # the same
+    k_scale_ptr,  # int8: [num_blocks, NUM_KV_HEADS, BLOCK_SIZE] fp32; int4: [..., groups, 2] fp16
+    v_scale_ptr,  # the same; others: None
     out_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] dtype of q, dense
     first_rows_ptr,  # [num_chunks] int32, each chunk's first row of q
     starts_ptr,  # [num_chunks] int32, position of that row
@@ -42,15 +45,18 @@ def prefill_attention_kernel(
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODING: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
 ):
     """Equals `reference.attention` for the rows of the tiles.
 
     Grid: (num_tiles, NUM_KV_HEADS). Row r of a tile is query head r % GROUP of token r // GROUP;
     ROWS // GROUP = TOKENS. Masks: rows past TOKENS * GROUP or the chunk's end, dimensions past
     HEAD_DIM, slots past the chunk's end, and the causal one, which only the tiles of slots at the
-    diagonal need. Scores, softmax and output accumulate in fp32; weights are rounded to the dtype
-    of q for the second product. Slots are cut at multiples of SLOTS from position 0, so a row's
-    result does not depend on how its prompt was cut into chunks.
+    diagonal need, or with a WINDOW all. Scores, softmax and output accumulate in fp32; weights are
+    rounded to the dtype of q for the second product. Slots are cut at multiples of SLOTS
+    from position 0, so a row's result does not depend on how its prompt was cut into chunks.
     """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -73,10 +79,16 @@ def prefill_attention_kernel(
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, HEAD_DIM_PAD], tl.float32)
-    positions = start + tokens
     end = start + tl.minimum(first_token + TOKENS, length)
+    # Rows that only fill up see what the last one sees: none is without a slot.
+    positions = tl.minimum(start + tokens, end - 1)
+    first_slot = start * 0
     seen_by_all = (start + first_token + 1) // SLOTS * SLOTS
-    for slot in range(0, seen_by_all, SLOTS):
+    if WINDOW is not None:
+        # Its edge runs through most tiles, so all are masked.
+        first_slot = tl.maximum(start + first_token - WINDOW + 1, 0) // SLOTS * SLOTS
+        seen_by_all = first_slot
+    for slot in range(first_slot, seen_by_all, SLOTS):
         largest, total, mixed = attend_tile(
             query,
             largest,
@@ -84,6 +96,8 @@ def prefill_attention_kernel(
             mixed,
             k_pool_ptr,
             v_pool_ptr,
+            k_scale_ptr,
+            v_scale_ptr,
             table_ptr,
             kv_head,
             slot + tl.arange(0, SLOTS),
@@ -94,6 +108,9 @@ def prefill_attention_kernel(
             BLOCK_SIZE,
             HEAD_DIM,
             HEAD_DIM_PAD,
+            CODING,
+            WINDOW,
+            SOFT_CAP,
             MASKED=False,
         )
     for slot in range(seen_by_all, end, SLOTS):
@@ -104,6 +121,8 @@ def prefill_attention_kernel(
             mixed,
             k_pool_ptr,
             v_pool_ptr,
+            k_scale_ptr,
+            v_scale_ptr,
             table_ptr,
             kv_head,
             slot + tl.arange(0, SLOTS),
@@ -114,6 +133,9 @@ def prefill_attention_kernel(
             BLOCK_SIZE,
             HEAD_DIM,
             HEAD_DIM_PAD,
+            CODING,
+            WINDOW,
+            SOFT_CAP,
             MASKED=True,
         )
     out_offsets = ((q_row + tokens) * (NUM_KV_HEADS * GROUP) + heads) * HEAD_DIM
@@ -127,8 +149,7 @@ def prefill_attention_kernel(
 
 def prefill_attention(
     q: Tensor,
-    k_pool: Tensor,
-    v_pool: Tensor,
+    kv: LayerKV,
     scale: float,
     chunks: ChunkColumns,
     tiles: PrefillTiles,
@@ -139,8 +160,10 @@ def prefill_attention(
     shape, tile = config.shape, config.prefill
     prefill_attention_kernel[(tiles.chunks.shape[0], shape.num_kv_heads)](
         q,
-        k_pool,
-        v_pool,
+        kv.keys,
+        kv.values,
+        kv.key_scales,
+        kv.value_scales,
         out,
         chunks.first_rows,
         chunks.starts,
@@ -151,15 +174,18 @@ def prefill_attention(
         chunks.tables.stride(0),
         q.stride(0),
         q.stride(1),
-        scale * LOG2_E,
+        score_factor(scale, shape.soft_cap),
         NUM_KV_HEADS=shape.num_kv_heads,
         GROUP=shape.group_size,
-        BLOCK_SIZE=k_pool.shape[2],
+        BLOCK_SIZE=kv.block_size,
         HEAD_DIM=shape.head_dim,
         HEAD_DIM_PAD=config.head_dim_pad,
         ROWS=tile.rows,
         TOKENS=config.tile_tokens,
         SLOTS=tile.slots,
+        CODING=config.coding,
+        WINDOW=shape.window,
+        SOFT_CAP=shape.soft_cap,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

@@ -35,7 +35,11 @@ class ModelConfig:
     rms_norm_eps: float
     rope: RopeConfig
     max_position_embeddings: int
-    """The longest sequence on which this is exactly the model as published."""
+    """The longest sequence on which this, without `window`, is the model as published."""
+    window: int | None
+    """Positions up to its own that a token sees in every layer; None: all, or not in every one."""
+    windowed_positions: int
+    """The longest sequence for a backend that keeps to `window`."""
     tie_word_embeddings: bool
     qkv_bias: bool
     output_bias: bool
@@ -72,6 +76,8 @@ def from_hf(config: Mapping[str, Any]) -> ModelConfig:
             rms_norm_eps=config["rms_norm_eps"],
             rope=_rope(config, positions),
             max_position_embeddings=_exact_positions(config, model_type, positions),
+            window=_window(config, model_type, positions),
+            windowed_positions=_windowed_positions(config, model_type, positions),
             tie_word_embeddings=config.get("tie_word_embeddings", False),
             qkv_bias=model_type == "qwen2" or bias,
             output_bias=model_type != "qwen2" and bias,
@@ -114,6 +120,18 @@ def _exact_positions(config: Mapping[str, Any], model_type: str, positions: int)
     if model_type in ("mistral", "qwen2", "qwen3") and used and window:
         return min(positions, int(window))
     return positions
+
+
+def _window(config: Mapping[str, Any], model_type: str, positions: int) -> int | None:
+    """Mistral's; Qwen has windows in some layers alone."""
+    window = config.get("sliding_window") if model_type == "mistral" else None
+    return int(window) if window and window < positions else None
+
+
+def _windowed_positions(config: Mapping[str, Any], model_type: str, positions: int) -> int:
+    if _window(config, model_type, positions) is not None:
+        return positions
+    return _exact_positions(config, model_type, positions)
 
 
 def _rope(config: Mapping[str, Any], positions: int) -> RopeConfig:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import Backend, KVStorage, PackedWeight
+from executor_service.kernels.backend import Angles, Backend, KVStorage, PackedWeight
 from executor_service.kernels.weight_rows import Rows, WeightRule
 from executor_service.models.config import ModelConfig
 from executor_service.models.weights import WeightSource
@@ -20,9 +20,7 @@ class StepInputs:
     """What every layer of one step reads."""
 
     kv: KVStorage
-    cos: Tensor
-    """[num_tokens, head_dim / 2] float32"""
-    sin: Tensor
+    angles: Angles
     step: Any
     """The backend's own, from `begin_step`."""
 
@@ -83,13 +81,12 @@ class Attention:
     def __call__(self, x: Tensor, inputs: StepInputs) -> Tensor:
         """[num_tokens, hidden_size] -> the same"""
         heads = self.qkv(x).view(x.shape[0], -1, self._head_dim)
-        rotated, v = heads.split(self._sizes, dim=1)
+        qk, v = heads.split(self._sizes, dim=1)
         if self.norms is not None:
-            q, k = rotated.split(self._query_sizes, dim=1)
-            rotated = torch.cat((self.norms[0](q), self.norms[1](k)), dim=1)
-        rotated = self._backend.rotary(rotated, inputs.cos, inputs.sin)
-        q, k = rotated.split(self._query_sizes, dim=1)
-        self._backend.write_kv(inputs.kv, self._index, k, v, inputs.step)
+            q, k = qk.split(self._query_sizes, dim=1)
+            qk = torch.cat((self.norms[0](q), self.norms[1](k)), dim=1)
+        kv, step = inputs.kv, inputs.step
+        q = self._backend.rotary_write_kv(qk, v, inputs.angles, kv, self._index, step)
         mixed = self._backend.attention(q, inputs.kv, self._index, self.scale, inputs.step)
         return self.output(mixed.view(x.shape[0], -1))
 

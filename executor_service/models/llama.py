@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import Backend, KVStorage, StepLayout
+from executor_service.kernels.backend import Angles, Backend, KVStorage, StepLayout
 from executor_service.models.config import ModelConfig
 from executor_service.models.layers import (
     Attention,
@@ -91,8 +91,7 @@ class LlamaModel:
         """`forward` over what is on the device already; `step` is the backend's own."""
         inputs = StepInputs(
             kv=kv,
-            cos=self.cos.index_select(0, positions),
-            sin=self.sin.index_select(0, positions),
+            angles=Angles(self.cos.index_select(0, positions), self.sin.index_select(0, positions)),
             step=step,
         )
         residual = self._backend.embed(self.embedding, token_ids)

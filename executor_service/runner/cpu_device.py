@@ -45,7 +45,10 @@ class CpuDevice:
         if config.dtype not in ("auto", "float32"):
             raise ConfigError(f"--dtype {config.dtype}: the CPU computes in float32 only")
         if config.kv_cache_dtype not in _KV_DTYPES:
-            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: not on the CPU")
+            raise ConfigError(
+                f"--kv-cache-dtype {config.kv_cache_dtype}: the CPU has "
+                f"{', '.join(_KV_DTYPES)}; --device cuda has it"
+            )
         self._kv_dtype = _KV_DTYPES[config.kv_cache_dtype]
         self._num_threads = config.threads or len(os.sched_getaffinity(0))
         self._library = _load(environ)
@@ -64,6 +67,9 @@ class CpuDevice:
             kv_dtype=self._kv_dtype,
             weight_rules=self._weight_rules,
         )
+
+    def max_positions(self, model: ModelConfig) -> int:
+        return model.max_position_embeddings
 
     def free_bytes(self) -> int:
         return available_memory()

@@ -14,6 +14,7 @@ from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.cuda import CudaBackend, arch_of
 from executor_service.kernels.device_stream import CudaStream, DeviceStream
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
 from executor_service.kernels.transfers import Uploads
 from executor_service.memory.gpu_memory import CudaMeter, MemoryMeter, pool_bytes
@@ -38,6 +39,7 @@ _DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+_ALIASES = {"fp8": KVKind.FP8_E4M3.value}
 
 
 class CudaDevice:
@@ -47,13 +49,16 @@ class CudaDevice:
         self,
         device: torch.device,
         dtype: torch.dtype,
+        kv_kind: KVKind | None = None,
         *,
         stream: DeviceStream,
         new_capture: Callable[[], Capture],
         meter: MemoryMeter,
     ) -> None:
-        """`new_capture`: a trial's graphs share no memory with those that serve."""
+        """kv_kind: of the pool; None is that of `dtype`. new_capture: a trial's graphs share no
+        memory with those that serve."""
         self.dtype = dtype
+        self._kv_kind = kv_kind
         self._meter = meter
         self._device = device
         self._stream = stream
@@ -61,14 +66,21 @@ class CudaDevice:
         self._new_capture = new_capture
 
     def backend(self, model: ModelConfig, max_model_len: int) -> CudaBackend:
+        window = model.window
         shape = AttentionShape(
             num_heads=model.num_heads,
             num_kv_heads=model.num_kv_heads,
             head_dim=model.head_dim,
             max_context=max_model_len,
+            # One that nothing is outside of costs a comparison of every score.
+            window=window if window is not None and window < max_model_len else None,
         )
         arch = arch_of(self._device)
-        return CudaBackend(self._device, self.dtype, shape, arch, self._uploads.send)
+        send = self._uploads.send
+        return CudaBackend(self._device, self.dtype, shape, arch, self._kv_kind, send)
+
+    def max_positions(self, model: ModelConfig) -> int:
+        return model.windowed_positions
 
     def free_bytes(self) -> int:
         return self._meter.read().free
@@ -123,15 +135,24 @@ def open_cuda(config: ExecutorConfig) -> CudaDevice:
         raise ConfigError(
             "--device cuda: the kernels are built for compute capability 8.0 and later"
         )
-    if config.kv_cache_dtype not in ("auto", config.dtype):
-        raise ConfigError(
-            f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU the pool has the model's dtype"
-        )
+    kv_kind = kv_kind_of(config)
     torch.cuda.set_device(device)
     return CudaDevice(
         device,
         _DTYPES[config.dtype],
+        kv_kind,
         stream=CudaStream(device),
         new_capture=CudaCapture,
         meter=CudaMeter(device),
     )
+
+
+def kv_kind_of(config: ExecutorConfig) -> KVKind | None:
+    """None for auto. ConfigError if the pool would take memory for digits that nothing has."""
+    name = config.kv_cache_dtype
+    if name == "float32" and config.dtype != "float32":
+        raise ConfigError(
+            "--kv-cache-dtype float32: on a GPU beside --dtype float32 alone; "
+            "auto keeps every digit of the model's dtype"
+        )
+    return None if name == "auto" else KVKind(_ALIASES.get(name, name))

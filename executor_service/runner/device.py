@@ -44,6 +44,10 @@ class Device(Protocol[B]):
 
     def backend(self, model: ModelConfig, max_model_len: int) -> B: ...
 
+    def max_positions(self, model: ModelConfig) -> int:
+        """The longest sequence on which the model is computed as published."""
+        ...
+
     def free_bytes(self) -> int:
         """What the pool could take now."""
         ...

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from common.errors import ConfigError
-from common.kv_size import MIB, block_bytes, kv_bytes_per_token
+from common.kv_size import MIB, block_bytes, kv_bytes_per_token, kv_element_bytes
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import KVShape
@@ -67,11 +67,11 @@ def load_checkpoint(
 ) -> Runner:
     """Likewise, whatever `config.model` names."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
-    max_model_len = _max_model_len(config, checkpoint.config)
+    max_model_len = _max_model_len(config, device.max_positions(checkpoint.config))
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
-        element = _kv_element_bytes(checkpoint.config, backend.kv_dtype)
+        element = kv_element_bytes(backend.kv_kind.value, checkpoint.config.head_dim)
         pool_bytes = config.kv_cache_memory_bytes
         if pool_bytes is None and config.num_blocks is None:
             pool_bytes = device.pool_bytes(config, model, max_model_len, backend)
@@ -85,7 +85,7 @@ def load_checkpoint(
         shape = _pool_shape(request, checkpoint.config, element, device.free_bytes)
         pool = KVPool(backend, shape)
     weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
-    kv = LoadedKV(str(backend.kv_dtype).removeprefix("torch."), element, pool)
+    kv = LoadedKV(backend.kv_kind.value, element, pool)
     spec = _spec(config, checkpoint, max_model_len, weights, kv)
     log.info(
         "model loaded",
@@ -105,19 +105,12 @@ def load_checkpoint(
     return runner
 
 
-def _max_model_len(config: ExecutorConfig, model: ModelConfig) -> int:
-    limit = model.max_position_embeddings
+def _max_model_len(config: ExecutorConfig, limit: int) -> int:
     if config.max_model_len is not None and config.max_model_len > limit:
         raise ConfigError(
             f"--max-model-len {config.max_model_len} is beyond the model's limit of {limit} tokens"
         )
     return config.max_model_len or limit
-
-
-def _kv_element_bytes(model: ModelConfig, dtype: torch.dtype) -> float:
-    """int8 has a float32 scale for every head's K and V beside it."""
-    scale_bytes = torch.float32.itemsize if dtype == torch.int8 else 0
-    return dtype.itemsize + scale_bytes / model.head_dim
 
 
 def _pool_shape(

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from common.config import option
 from common.errors import ConfigError
-from common.kv_size import DTYPE_BYTES
+from common.kv_size import DTYPE_BYTES, KV_CACHE_DTYPES
 from octavo.sizing.card import CARDS
-
-KV_ELEMENT_BYTES = DTYPE_BYTES | {"int8": 1.0, "fp8": 1.0, "int4": 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,7 @@ class SizeConfig:
         "auto", choices=("auto", *DTYPE_BYTES), help="of weights; auto: the model's"
     )
     kv_cache_dtype: str = option(
-        "auto", choices=("auto", *KV_ELEMENT_BYTES), help="of the KV cache; auto: the weights'"
+        "auto", choices=("auto", *KV_CACHE_DTYPES), help="of the KV cache; auto: the weights'"
     )
     device: str = option("a100", choices=tuple(CARDS), help="whose figures to take")
     memory_bytes: int | None = option(

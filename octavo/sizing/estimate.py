@@ -13,13 +13,14 @@ from common.kv_size import (
     blocks_of,
     compute_seconds,
     kv_bytes_per_token,
+    kv_element_bytes,
     num_blocks_that_fit,
     num_sequences_that_fit,
     read_seconds,
     step_seconds,
 )
 from octavo.sizing.card import CARDS
-from octavo.sizing.config import KV_ELEMENT_BYTES, SizeConfig
+from octavo.sizing.config import SizeConfig
 from octavo.sizing.model_shape import ModelShape
 
 
@@ -66,7 +67,7 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
         "num_kv_heads": shape.num_kv_heads,
         "head_dim": shape.head_dim,
     }
-    element_bytes = KV_ELEMENT_BYTES[kv_dtype]
+    element_bytes = kv_element_bytes(kv_dtype, shape.head_dim)
     per_token = kv_bytes_per_token(element_bytes=element_bytes, **heads)
     per_block = block_bytes(block_size=config.block_size, element_bytes=element_bytes, **heads)
     num_blocks = num_blocks_that_fit(kv_bytes, per_block)

@@ -17,7 +17,7 @@ import triton
 from tests.aot.compiled import compile_launch, specialization
 from tests.aot.figures import SHARED_LIMITS, Figures, problems
 from tests.aot.launches import Launch, attention_launches, launches
-from tests.aot.models import HEADS, MODELS
+from tests.aot.models import HEADS, MODELS, VARIANTS
 
 TABLE = Path(__file__).parent / "table.json"
 
@@ -57,7 +57,7 @@ def main() -> int:
 def _compiled(arch: int) -> Iterator[tuple[str, Figures]]:
     known: dict[str, Figures] = {}
     recorded = [(model, launches(model, arch)) for model in MODELS]
-    recorded += [(model, attention_launches(model, arch)) for model in HEADS]
+    recorded += [(model, attention_launches(model, arch)) for model in (*HEADS, *VARIANTS)]
     for model, of_model in recorded:
         counts: Counter[str] = Counter()
         for launch in of_model:

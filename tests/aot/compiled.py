@@ -24,6 +24,8 @@ _DTYPES = {
     "torch.float32": "fp32",
     "torch.float16": "fp16",
     "torch.bfloat16": "bf16",
+    "torch.int8": "i8",
+    "torch.uint8": "u8",
     "torch.int32": "i32",
     "torch.int64": "i64",
 }
@@ -46,6 +48,7 @@ def compile_launch(launch: Launch, arch: int) -> Figures:
         shared_bytes=kernel.metadata.shared,
         mma=_count(code, "HMMA"),
         wgmma=_count(code, "HGMMA"),
+        tcgen05=_count(code, r"UTC\w*MMA"),
     )
 
 

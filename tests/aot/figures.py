@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-SHARED_LIMITS = {80: 166_912, 90: 232_448}
+SHARED_LIMITS = {80: 166_912, 90: 232_448, 100: 232_448}
 """Bytes of shared memory that one block of threads may have, as NVIDIA documents them."""
 
 
@@ -22,6 +22,8 @@ class Figures:
     """Tensor-core instructions of a warp (HMMA)."""
     wgmma: int
     """Tensor-core instructions of a warp group (HGMMA)."""
+    tcgen05: int
+    """Tensor-core instructions of the fifth generation (UTCHMMA)."""
 
     def as_json(self) -> dict[str, int]:
         return asdict(self)
@@ -36,9 +38,12 @@ def problems(name: str, figures: Figures, arch: int) -> list[str]:
         found.append(f"{figures.shared_bytes} bytes of shared memory are over the chip's limit")
     if "float32" in name or "attention" not in name:
         return found
-    if arch >= 90 and "prefill_attention" in name:
+    if arch == 90 and "prefill_attention" in name:
         if not figures.wgmma:
             found.append("no tensor-core instructions of a warp group")
+    elif arch == 100 and "prefill_attention" in name:
+        if not figures.tcgen05:
+            found.append("no tensor-core instructions of the fifth generation")
     elif not figures.mma:
         found.append("no tensor-core instructions")
     return found

@@ -15,8 +15,9 @@ from unittest import mock
 import torch
 import triton
 
-from executor_service.kernels.backend import KVShape, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, StepLayout
 from executor_service.kernels.cuda import CudaBackend
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AttentionShape
 from executor_service.kernels.logit_adjust import Adjustments, adjust_logits
 from executor_service.kernels.token_draw import DrawColumns, draw_tokens
@@ -37,6 +38,10 @@ class ModelWidths:
     intermediate_size: int
     vocab_size: int
     max_context: int
+    kv_kind: KVKind | None = None
+    """None: that of dtype"""
+    window: int | None = None
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +88,10 @@ def _backend(model: ModelWidths, arch: int) -> CudaBackend:
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         max_context=model.max_context,
+        window=model.window,
+        soft_cap=model.soft_cap,
     )
-    return CudaBackend(torch.device("cpu"), model.dtype, shape, arch)
+    return CudaBackend(torch.device("cpu"), model.dtype, shape, arch, model.kv_kind)
 
 
 def _attend(model: ModelWidths, arch: int) -> None:
@@ -105,11 +112,10 @@ def _attend(model: ModelWidths, arch: int) -> None:
     )
     heads = model.num_heads + 2 * model.num_kv_heads
     qkv = torch.zeros(16, heads, model.head_dim, dtype=model.dtype)
-    q, k, v = qkv.split([model.num_heads, model.num_kv_heads, model.num_kv_heads], dim=1)
-    angles = torch.zeros(16, model.head_dim // 2)
+    qk, v = qkv.split([model.num_heads + model.num_kv_heads, model.num_kv_heads], dim=1)
+    zeros = torch.zeros(16, model.head_dim // 2)
     step = backend.begin_step(layout, kv)
-    q, k = backend.rotary(q, angles, angles), backend.rotary(k, angles, angles)
-    backend.write_kv(kv, 1, k, v, step)
+    q = backend.rotary_write_kv(qk, v, Angles(zeros, zeros), kv, 1, step)
     backend.attention(q, kv, 1, model.head_dim**-0.5, step)
     backend.copy_blocks(kv, torch.tensor([0]), torch.tensor([1]))
 

@@ -1,9 +1,12 @@
-"""What kernels are compiled for: models, and every head size with and without groups."""
+"""What kernels are compiled for: models, every head size with and without groups, pools."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
+from executor_service.kernels.kv_kind import KVKind
 from tests.aot.launches import ModelWidths
 
 MODELS = (
@@ -99,4 +102,29 @@ HEADS = (
         max_context=8192,
     ),
 )
+"""Compiled for their attention alone."""
+
+
+def _variants() -> tuple[ModelWidths, ...]:
+    """Every kind of pool beside both 16-bit dtypes, windows and caps, on the hardest shapes."""
+    by_name = {model.name: model for model in (*MODELS, *HEADS)}
+    bases = ("llama-3-8b bfloat16", "smollm2-135m float16", "heads of 80, bfloat16")
+    pools = [
+        dataclasses.replace(by_name[base], name=f"{base}, {kind.value} KV", kv_kind=kind)
+        for base in (*bases, "heads of 256, bfloat16")
+        for kind in (KVKind.FP8_E4M3, KVKind.INT8, KVKind.INT4)
+    ]
+    masks = [
+        dataclasses.replace(by_name[base], name=f"{base}, {name}", **options)
+        for base in ("llama-3-8b bfloat16", "heads of 256, bfloat16")
+        for name, options in (
+            ("window", {"window": 4096}),
+            ("window and soft cap", {"window": 4096, "soft_cap": 50.0}),
+            ("soft cap, int8 KV", {"soft_cap": 50.0, "kv_kind": KVKind.INT8}),
+        )
+    ]
+    return (*pools, *masks)
+
+
+VARIANTS = _variants()
 """Compiled for their attention alone."""

@@ -6,11 +6,13 @@ from common.kv_size import (
     A100,
     GIB,
     KIB,
+    KV_CACHE_DTYPES,
     MIB,
     block_bytes,
     blocks_of,
     compute_seconds,
     kv_bytes_per_token,
+    kv_element_bytes,
     num_blocks_that_fit,
     num_sequences_that_fit,
     num_tokens_that_fit,
@@ -76,7 +78,26 @@ def test_blocks_round_up_for_tokens_and_down_for_memory() -> None:
     assert num_blocks_that_fit(-1, block) == 0
 
 
-def test_quantized_kv_halves_and_quarters() -> None:
+def test_quantized_kv_halves_and_quarters_before_its_scales() -> None:
     full = kv_bytes_per_token(**SOURCE_MODEL)
     assert kv_bytes_per_token(**(SOURCE_MODEL | {"element_bytes": 1})) == full / 2
     assert kv_bytes_per_token(**(SOURCE_MODEL | {"element_bytes": 0.5})) == full / 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "element_bytes"),
+    [
+        ("float32", 80, 4),
+        ("bfloat16", 64, 2),
+        ("fp8", 128, 1),
+        ("fp8_e4m3", 128, 1),
+        ("int8", 128, 1 + 4 / 128),
+        ("int8", 64, 1 + 4 / 64),
+        ("int4", 128, 0.5 + 4 * 4 / 128),
+        ("int4", 80, 0.5 + 3 * 4 / 80),
+        ("int4", 16, 0.5 + 4 / 16),
+    ],
+)
+def test_scales_count_with_what_they_scale(dtype: str, head_dim: int, element_bytes: float) -> None:
+    assert kv_element_bytes(dtype, head_dim) == element_bytes
+    assert dtype in KV_CACHE_DTYPES

@@ -12,7 +12,9 @@ pytest.importorskip("triton", reason="the package triton is not installed")
 from tests.executor_service.kernels.triton.test_attention import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_block_copy import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_decode_buffers import *  # noqa: E402, F403
-from tests.executor_service.kernels.triton.test_kv_write import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_model import *  # noqa: E402, F403
+from tests.executor_service.kernels.triton.test_quantized_attention import *  # noqa: E402, F403
+from tests.executor_service.kernels.triton.test_rotary_kv_write import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_row_wise import *  # noqa: E402, F403
 from tests.executor_service.kernels.triton.test_sampling import *  # noqa: E402, F403
+from tests.executor_service.kernels.triton.test_windows import *  # noqa: E402, F403

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from executor_service.kernels import reference
-from executor_service.kernels.backend import Backend, KVShape, KVStorage, StepLayout
+from executor_service.kernels.backend import Angles, Backend, KVShape, KVStorage, StepLayout
 
 NUM_LAYERS = 2
 LAYER = 1
@@ -30,12 +31,19 @@ class PagedCase:
 
     def run(self, backend: Backend) -> Tensor:
         step = backend.begin_step(self.layout, self.kv)
-        backend.write_kv(self.kv, LAYER, self.k, self.v, step)
+        write(backend, self.kv, LAYER, self.k, self.v, step)
         return backend.attention(self.q, self.kv, LAYER, self.scale, step)
 
-    def expected(self) -> Tensor:
+    def expected(
+        self,
+        kept: Callable[[Tensor], Tensor] = Tensor.double,
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        """`kept` gives what the pool holds of new keys and values."""
         slots = self.layout.slot_mapping
-        q, k, v = (x.double().cpu() for x in (self.q, self.k, self.v))
+        q, k, v = self.q.double().cpu(), kept(self.k.cpu()).double(), kept(self.v.cpu()).double()
         reference.write_kv(self.pool, LAYER, k, v, slots)
         return reference.attention(
             q,
@@ -45,7 +53,15 @@ class PagedCase:
             self.layout.starts,
             self.layout.lengths,
             self.layout.block_tables,
+            window,
+            soft_cap,
         )
+
+
+def write(backend: Backend, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: Any) -> None:
+    """Keys and values as they are: turned by no angle."""
+    half = torch.ones(k.shape[0], k.shape[2] // 2, device=k.device)
+    backend.rotary_write_kv(k, v, Angles(half, half * 0), kv, layer, step)
 
 
 def make_case(
@@ -127,4 +143,4 @@ def _fill_history(
             for _ in range(2)
         )
         k, v = (x.to(backend.device, backend.dtype) for x in (k, v))
-        backend.write_kv(kv, layer, k, v, step)
+        write(backend, kv, layer, k, v, step)

@@ -14,7 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedWeight, StepLayout
+from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.native import kv as native_kv
 from executor_service.kernels.native import weights
 from executor_service.kernels.native.kv import NativeKV
@@ -69,6 +70,10 @@ class NativeBackend:
         if self._kv_dtype is not None:
             return self._kv_dtype
         return torch.float32 if set(self._kinds) <= {WeightKind.FLOAT32} else torch.float16
+
+    @property
+    def kv_kind(self) -> KVKind:
+        return kind_of(self.kv_dtype)
 
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
         packed = weights.pack(self.library, self._arena, rows, rule)
@@ -177,6 +182,13 @@ class NativeBackend:
             kept=(starts, lengths, tables),
             slots=slots,
         )
+
+    def rotary_write_kv(
+        self, qk: Tensor, v: Tensor, angles: Angles, kv: KVStorage, layer: int, step: NativeStep
+    ) -> Tensor:
+        q, k = self.rotary(qk, *angles).tensor_split([qk.shape[1] - v.shape[1]], dim=1)
+        self.write_kv(kv, layer, k, v, step)
+        return q
 
     def write_kv(self, kv: KVStorage, layer: int, k: Tensor, v: Tensor, step: NativeStep) -> None:
         k, v = _in_rows(k), _in_rows(v)

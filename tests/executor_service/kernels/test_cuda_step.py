@@ -10,11 +10,12 @@ import torch
 
 from executor_service.kernels.backend import StepLayout
 from executor_service.kernels.cuda_step import CudaStep, begin_step
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.transfers import upload_now
 
 SHAPE = AttentionShape(num_heads=9, num_kv_heads=3, head_dim=64, max_context=2048)
-CONFIG = attention_config(SHAPE, torch.float16, AMPERE)
+CONFIG = attention_config(SHAPE, torch.float16, AMPERE, KVKind.FLOAT16)
 
 
 def step_of(chunks: list[tuple[int, int]]) -> CudaStep:

@@ -74,6 +74,16 @@ def test_a_sliding_window_limits_the_length_to_where_it_changes_nothing() -> Non
     assert from_hf(qwen | {"use_sliding_window": True}).max_position_embeddings == 512
 
 
+def test_a_window_in_every_layer_is_told_to_backends_that_have_windows() -> None:
+    mistral = from_hf(LLAMA | {"architectures": ["MistralForCausalLM"], "sliding_window": 512})
+    assert (mistral.window, mistral.windowed_positions) == (512, 2048)
+    wide = from_hf(LLAMA | {"architectures": ["MistralForCausalLM"], "sliding_window": 4096})
+    assert (wide.window, wide.windowed_positions) == (None, 2048)
+    qwen = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 512}
+    some = from_hf(qwen | {"use_sliding_window": True})
+    assert (some.window, some.windowed_positions) == (None, 512)
+
+
 def test_dynamic_scaling_is_not_used_beyond_the_original_length() -> None:
     rope = {"type": "dynamic", "factor": 4.0}
     assert from_hf(LLAMA | {"rope_scaling": rope}).max_position_embeddings == 2048

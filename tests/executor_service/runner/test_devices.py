@@ -11,8 +11,10 @@ import torch
 
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.runner.load import load_runner
 
+GPU_POOLS = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "int8", "int4")
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -26,6 +28,27 @@ def load(**fields: Any) -> None:
 def test_the_cpu_refuses_bfloat16(flag: str) -> None:
     with pytest.raises(ConfigError, match=rf"--{flag.replace('_', '-')} bfloat16"):
         load(**{flag: "bfloat16"})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "fp8", "fp8_e4m3", "int4"])
+def test_the_cpu_says_which_pools_it_has_and_where_the_others_are(dtype: str) -> None:
+    wanted = f"--kv-cache-dtype {dtype}.*float16.*int8.*--device cuda"
+    with pytest.raises(ConfigError, match=wanted):
+        load(kv_cache_dtype=dtype)
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
+def test_the_gpu_has_every_kind_of_pool() -> None:
+    from executor_service.runner.cuda_device import kv_kind_of
+
+    names = {name: kv_kind_of(ExecutorConfig(kv_cache_dtype=name)) for name in GPU_POOLS}
+    assert names.pop("auto") is None
+    assert names["fp8"] is names["fp8_e4m3"] is KVKind.FP8_E4M3
+    assert {kind.value for kind in names.values() if kind} == set(GPU_POOLS) - {"auto", "fp8"}
+    with pytest.raises(ConfigError, match=r"--kv-cache-dtype float32.*--dtype float32"):
+        kv_kind_of(ExecutorConfig(kv_cache_dtype="float32"))
+    exact = ExecutorConfig(kv_cache_dtype="float32", dtype="float32")
+    assert kv_kind_of(exact) is KVKind.FLOAT32
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])

@@ -46,7 +46,9 @@ def test_llama_13b_takes_1600_mb_for_2048_tokens() -> None:
     assert found.kv_bytes_per_token * 2048 / GIB == pytest.approx(1.6, abs=0.05)
 
 
-@pytest.mark.parametrize(("dtype", "factor"), [("int8", 2), ("fp8", 2), ("int4", 4)])
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [("int8", 2 * 128 / 132), ("fp8", 2), ("fp8_e4m3", 2), ("int4", 3.2)]
+)
 def test_smaller_kv_holds_as_many_more_tokens(dtype: str, factor: int) -> None:
     assert size(kv_cache_dtype=dtype).num_tokens == pytest.approx(
         size().num_tokens * factor, rel=1e-4

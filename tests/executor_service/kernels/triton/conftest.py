@@ -21,10 +21,19 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
-# bfloat16 is not among them: the interpreter multiplies it as integers.
+# bfloat16 is not among them: what it adds to these two is tested by itself.
 @pytest.fixture(params=["float32", "float16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return getattr(torch, request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def mended_interpreter() -> Iterator[None]:
+    # Triton decides when it is imported whether it interprets.
+    from tests.support.exact_interpreter import exact_interpreter
+
+    with exact_interpreter():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 from executor_service.kernels import cuda_kv
 from executor_service.kernels.backend import KVShape
 from executor_service.kernels.cuda import CudaBackend
+from executor_service.kernels.kv_kind import KVKind
 from tests.support.cuda_backends import TOLERANCES, make_backend
-from tests.support.paged import LAYER, PagedCase, make_case, make_layout
+from tests.support.paged import LAYER, PagedCase, make_case, make_layout, write
 
 HEADS = {
     "grouped by 3": (6, 2, 64),
@@ -165,13 +167,16 @@ def test_blocks_past_two_billion_elements_are_reached(device: torch.device) -> N
     except RuntimeError:
         pytest.skip("this machine does not lend 8 GiB of addresses")
     size = (1, 2, last + 1, 2, 16, 64)
-    kv = torch.empty(0, dtype=torch.float16, device=device).set_(memory).view(size)
+    codes = torch.empty(0, dtype=torch.float16, device=device).set_(memory).view(size)
+    kv: Any = cuda_kv.CudaKV(kind=KVKind.FLOAT16, codes=codes, scales=None)
     small = case_of(backend, [(5, 1), (0, 7)], (4, 2, 64), seed=7)
     assert cuda_kv.block_size(kv) == shape.block_size
     expected = small.run(backend)
     tables = torch.tensor([[last], [last - 1]], dtype=torch.int32)
-    kv[0, :, tables.flatten().long()] = small.kv[LAYER][:, small.layout.block_tables.long()[:, 0]]
+    small_kv: Any = small.kv
+    first_blocks = small.layout.block_tables.long()[:, 0]
+    codes[0, :, tables.flatten().long()] = small_kv.codes[LAYER][:, first_blocks]
     layout = make_layout([(5, 1), (0, 7)], tables, 16)
     step = backend.begin_step(layout, kv)
-    backend.write_kv(kv, 0, small.k, small.v, step)
+    write(backend, kv, 0, small.k, small.v, step)
     assert torch.equal(backend.attention(small.q, kv, 0, small.scale, step), expected)

@@ -6,7 +6,7 @@ import torch
 
 from executor_service.kernels.backend import StepLayout
 from tests.support.cuda_backends import make_backend
-from tests.support.paged import LAYER, make_case
+from tests.support.paged import LAYER, make_case, write
 
 
 def test_a_filled_step_equals_one_begun(device: torch.device) -> None:
@@ -20,12 +20,13 @@ def test_a_filled_step_equals_one_begun(device: torch.device) -> None:
     buffers.fill(case.layout)
     q, k, v = (torch.cat((x, x[:2])) for x in (case.q, case.k, case.v))
     assert len(buffers.step.slots) == 5
-    before = backend.read_blocks(case.kv, torch.arange(case.kv.shape[2] - 1))
-    backend.write_kv(case.kv, LAYER, k, v, buffers.step)
+    blocks = torch.arange(case.pool.shape[2])
+    before = backend.read_blocks(case.kv, blocks)
+    write(backend, case.kv, LAYER, k, v, buffers.step)
     found = backend.attention(q, case.kv, LAYER, case.scale, buffers.step)
     assert torch.equal(found[:3], expected)
     assert found.isfinite().all(), "rows that only fill up must not read what nobody wrote"
-    after = backend.read_blocks(case.kv, torch.arange(case.kv.shape[2] - 1))
+    after = backend.read_blocks(case.kv, blocks)
     assert torch.allclose(before, after, rtol=0, atol=0, equal_nan=True)
 
 

@@ -21,6 +21,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},
     ),
     "norms of q and k": ("qwen3", {"head_dim": 32}),
+    "a window": ("mistral", {"sliding_window": 18}),
 }
 
 
@@ -40,6 +41,7 @@ def test_logits_equal_transformers(name: str, device: torch.device, tmp_path: Pa
         num_heads=checkpoint.config.num_heads,
         num_kv_heads=checkpoint.config.num_kv_heads,
         head_dim=checkpoint.config.head_dim,
+        window=checkpoint.config.window,
     )
     paged = PagedModel(checkpoint, backend, num_sequences=3, max_len=64)
     sequences = [prompt(length, length) for length in (47, 20, 4)]

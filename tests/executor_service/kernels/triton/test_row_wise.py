@@ -1,4 +1,4 @@
-"""Norm, rotary embedding and activation."""
+"""Norm and activation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from executor_service.kernels import reference
 from executor_service.kernels.rms_norm import add_rms_norm, rms_norm
-from executor_service.kernels.rotary import rotary
 from executor_service.kernels.silu_mul import silu_mul
 from tests.support.cuda_backends import TOLERANCES
 
@@ -45,18 +44,6 @@ def test_add_rms_norm_keeps_the_sum(width: int, device: torch.device, dtype: tor
     normed, summed = reference.add_rms_norm(x.double(), residual.double(), weight.double(), 1e-5)
     assert close(total, summed, dtype)
     assert close(found, normed, dtype)
-
-
-@pytest.mark.parametrize("head_dim", [16, 80, 96, 128])
-def test_rotary_equals_the_reference(
-    head_dim: int, device: torch.device, dtype: torch.dtype
-) -> None:
-    x = torch.randn(25, 5, head_dim).to(dtype)
-    angles = torch.rand(25, head_dim // 2) * 100
-    cos, sin = angles.cos(), angles.sin()
-    found = rotary(x.to(device)[:, 1:4], cos.to(device), sin.to(device))
-    expected = reference.rotary(x[:, 1:4].double(), cos.double(), sin.double())
-    assert close(found, expected, dtype)
 
 
 @pytest.mark.parametrize("width", [96, 3000])
