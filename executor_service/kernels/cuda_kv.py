@@ -34,12 +34,9 @@ class CudaKV:
     def tensors(self) -> list[Tensor]:
         return [self.codes] if self.scales is None else [self.codes, self.scales]
 
-    def numel(self) -> int:
-        """Bytes."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
-
-    def element_size(self) -> int:
-        return 1
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
 
 
 class LayerKV(NamedTuple):

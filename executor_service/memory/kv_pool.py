@@ -28,7 +28,7 @@ class KVPool:
 
     @property
     def num_bytes(self) -> int:
-        return int(self.storage.numel() * self.storage.element_size())
+        return int(self.storage.nbytes)
 
     @torch.inference_mode()
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 SECTIONS = (
     "ceilings",
     "add_rms_norm",
-    "write_kv",
+    "rotary and KV write",
     "prefill attention",
     "draw",
     "decode attention",

@@ -29,11 +29,9 @@ class NativeKV:
     """int8: with one float32 scale per token, head and side."""
     struct: KV
 
-    def numel(self) -> int:
-        return self.records.numel()
-
-    def element_size(self) -> int:
-        return self.records.element_size()
+    @property
+    def nbytes(self) -> int:
+        return self.records.nbytes
 
 
 def allocate(library: Library, shape: KVShape, dtype: torch.dtype) -> NativeKV:

@@ -29,7 +29,7 @@ class KernelRates:
 
     def measure(self) -> None:
         self._row_wise()
-        self._write_kv()
+        self._rotary_write()
         self._prefill()
         self._draw()
 
@@ -42,16 +42,14 @@ class KernelRates:
         self._moves(
             "add_rms_norm", 4 * x.nbytes, lambda: backend.add_rms_norm(x, residual, weight, 1e-5)
         )
-        heads = make(tokens, shape.num_heads + shape.num_kv_heads, shape.head_dim)
-        angles = torch.randn(tokens, shape.head_dim // 2, device=self._card.device)
-        num_bytes = 2 * heads.nbytes + 2 * angles.nbytes
-        self._moves("rotary", num_bytes, lambda: backend.rotary(heads, angles, angles))
         gate_up = make(tokens, 2 * shape.intermediate_size)
         self._moves("silu_mul", gate_up.nbytes * 3 // 2, lambda: backend.silu_mul(gate_up))
 
-    def _write_kv(self) -> None:
+    def _rotary_write(self) -> None:
         inputs = paged_inputs(self._card, self._shape, [(0, self._num_tokens // 4)] * 4)
-        self._moves("write_kv", 2 * (inputs.k.nbytes + inputs.v.nbytes), inputs.write)
+        angles = sum(part.nbytes for part in inputs.angles)
+        num_bytes = 2 * (inputs.qk.nbytes + inputs.v.nbytes) + angles
+        self._moves("rotary and KV write", num_bytes, inputs.rotary_write)
 
     def _prefill(self) -> None:
         """Whole prompts, and chunks on top of a context."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import KVShape, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, StepLayout
 from executor_service.kernels.cuda import CudaBackend, arch_of
 from executor_service.kernels.launch_config import AttentionShape
 from tests.bench.gpu.card import Card
@@ -23,17 +23,22 @@ class PagedInputs:
     backend: CudaBackend
     kv: Any
     step: Any
-    q: Tensor
-    """[num_tokens, num_heads, head_dim]"""
-    k: Tensor
+    qk: Tensor
+    """[num_tokens, num_heads + num_kv_heads, head_dim]"""
     v: Tensor
+    """[num_tokens, num_kv_heads, head_dim]"""
+    angles: Angles
     scale: float
+
+    @property
+    def q(self) -> Tensor:
+        return self.qk[:, : -self.v.shape[1]]
 
     def attend(self) -> Tensor:
         return self.backend.attention(self.q, self.kv, 0, self.scale, self.step)
 
-    def write(self) -> None:
-        self.backend.write_kv(self.kv, 0, self.k, self.v, self.step)
+    def rotary_write(self) -> Tensor:
+        return self.backend.rotary_write_kv(self.qk, self.v, self.angles, self.kv, 0, self.step)
 
 
 def paged_inputs(card: Card, shape: LlamaShape, chunks: Sequence[tuple[int, int]]) -> PagedInputs:
@@ -67,9 +72,9 @@ def paged_inputs(card: Card, shape: LlamaShape, chunks: Sequence[tuple[int, int]
         backend=backend,
         kv=kv,
         step=backend.begin_step(layout, kv),
-        q=heads(shape.num_heads),
-        k=heads(shape.num_kv_heads),
+        qk=heads(shape.num_heads + shape.num_kv_heads),
         v=heads(shape.num_kv_heads),
+        angles=Angles(*torch.randn(2, num_tokens, shape.head_dim // 2, device=card.device)),
         scale=shape.head_dim**-0.5,
     )
 

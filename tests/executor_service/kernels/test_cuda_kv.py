@@ -29,7 +29,7 @@ def test_a_pool_takes_the_bytes_that_sizing_counts(kind: KVKind, head_dim: int) 
         element_bytes=kv_element_bytes(kind.value, head_dim),
     )
     kv = cuda_kv.allocate(shape_of(head_dim), kind, CPU)
-    assert kv.numel() * kv.element_size() == 5 * per_block
+    assert kv.nbytes == 5 * per_block
 
 
 @pytest.mark.parametrize("kind", list(KVKind))

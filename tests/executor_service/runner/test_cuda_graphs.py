@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from executor_service.kernels.backend import KVStorage, StepLayout
+from executor_service.kernels.backend import KVShape, KVStorage, StepLayout
+from executor_service.kernels.cuda_kv import allocate
 from executor_service.kernels.decode_buffers import DecodeBuffers
+from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.transfers import upload_now
 from executor_service.runner.batch import InputBatch
@@ -20,8 +22,11 @@ from tests.support.recorded_capture import RecordingCapture
 NUM_BLOCKS = 20
 BLOCK_SIZE = 16
 SPARE_SLOT = NUM_BLOCKS * BLOCK_SIZE
-KV = KVStorage(torch.zeros(1, 2, NUM_BLOCKS + 1, 2, BLOCK_SIZE, 64))
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, head_dim=64, max_context=100)
+POOL = KVShape(
+    num_layers=1, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, num_kv_heads=2, head_dim=64
+)
+KV = cast(KVStorage, allocate(POOL, KVKind.FLOAT16, torch.device("cpu")))
 
 
 class FakeBackend:
@@ -30,7 +35,7 @@ class FakeBackend:
     device = torch.device("cpu")
 
     def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers:
-        config = attention_config(SHAPE, torch.float16, AMPERE)
+        config = attention_config(SHAPE, torch.float16, AMPERE, KVKind.FLOAT16)
         return DecodeBuffers(num_rows, kv, config, partial(upload_now, device=self.device))
 
 
