@@ -97,7 +97,13 @@ class CudaDevice:
         trial = Trial(
             limits, model, backend, stream=self._stream, uploads=self._uploads, meter=self._meter
         )
-        needs = trial.measure(bucket_sizes(limits.num_rows), self._new_capture())
+        try:
+            needs = trial.measure(bucket_sizes(limits.num_rows), self._new_capture())
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                "the largest step does not fit beside the weights: lower --max-num-batched-tokens"
+                f" or --max-num-seqs ({error})"
+            ) from error
         del trial
         memory = self._meter.read()
         log.info("the largest step was run", extra={**needs._asdict(), **memory._asdict()})

@@ -13,7 +13,7 @@ import pytest
 
 from common.plan import StepTimings
 from tests.bench.gpu.rows import Rows
-from tests.bench.gpu.serving import figures_of
+from tests.bench.gpu.serving import agreement, figures_of
 from tests.bench.gpu.step_loop import Served
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +74,8 @@ def test_every_section_gives_its_figures_in_a_tiny_size(tmp_path: Path) -> None:
     peers = {record["peer"] for record in records if record["peer"]}
     assert peers == {"copy", "matmul", "torch SDPA", "flex_attention", "transformers"}
     assert all((record["peer"] is None) == (record["ratio"] is None) for record in records)
+    agreed = [record["value"] for record in records if record["metric"] == "agreement"]
+    assert agreed == [100.0], "float32 of both"
     assert "goal" in printed
     lines = printed.splitlines()
     assert all(any(record["case"] in line for line in lines) for record in records)
@@ -110,3 +112,7 @@ def test_the_gap_is_the_share_of_decode_steps_in_which_nothing_ran() -> None:
     assert figures.tokens_s == pytest.approx(2.0)
     assert figures.ttft_s == pytest.approx(1.0)
     assert figures.tpot_s == pytest.approx(0.75)
+
+
+def test_tokens_agree_up_to_the_first_that_differs() -> None:
+    assert agreement([[1, 2, 3, 4], [5, 6, 7, 8]], [[1, 2, 3, 4], [5, 9, 7, 8]]) == 5 / 8

@@ -49,6 +49,8 @@ class Figures:
     """Median time of a decode step on the device, gap included."""
     gap: float
     """Share of decode steps' time in which the device had nothing to do."""
+    tokens: list[list[int]]
+    """Of each prompt, in their order."""
 
 
 def figures_of(served: Served) -> Figures:
@@ -61,6 +63,7 @@ def figures_of(served: Served) -> Figures:
         tpot_s=statistics.median((a[-1] - a[0]) / (len(a) - 1) for a in arrivals),
         step_s=statistics.median(total for _, total in times) / 1e9,
         gap=sum(gap for gap, _ in times) / whole if whole else 0.0,
+        tokens=list(served.tokens.values()),
     )
 
 
@@ -136,6 +139,20 @@ def executor(card: Card, shape: LlamaShape, max_num_seqs: int) -> Iterator[dict[
         process.stdout.close()
 
 
+def agreement(ours: list[list[int]], theirs: list[list[int]]) -> float:
+    """Share of tokens before the first that differs, over all prompts.
+
+    Of random weights in half precision some pairs of logits are equal, and a text that took the
+    other one goes on apart.
+    """
+    pairs = list(zip(ours, theirs, strict=True))
+    same = sum(
+        next((i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b), len(mine))
+        for mine, other in pairs
+    )
+    return same / sum(len(mine) for mine, _ in pairs)
+
+
 def _say_ours(shape: LlamaShape, batch: int, figures: Figures, rows: Rows) -> None:
     case = f"{shape.name}: serving, batch {batch}"
     for metric, value, unit in (
@@ -152,6 +169,7 @@ def _say_peer(
     shape: LlamaShape, batch: int, ours: Figures, theirs: PeerFigures, rows: Rows
 ) -> None:
     case = f"{shape.name}: serving, batch {batch}"
+    rows.add(case, "agreement", 100 * agreement(ours.tokens, theirs.tokens), "%")
     for metric, mine, other, unit, scale in (
         ("output tokens", ours.tokens_s, theirs.tokens_s, "token/s", 1.0),
         ("TTFT", ours.ttft_s, theirs.ttft_s, "ms", 1e3),

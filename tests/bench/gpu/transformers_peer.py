@@ -18,6 +18,8 @@ class PeerFigures:
     ttft_s: float | None
     """Median; None where this version notes no times."""
     tpot_s: float | None
+    tokens: list[list[int]]
+    """Of each prompt, in their order."""
 
 
 class TransformersPeer:
@@ -56,6 +58,7 @@ class TransformersPeer:
                     if o.timestamps and len(o.timestamps) > 1
                 ]
             ),
+            tokens=[list(output.generated_tokens) for output in found],
         )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from common.errors import ConfigError
 from common.kv_size import GIB, MIB, num_blocks_that_fit
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.device_stream import DeviceStream
 from executor_service.runner.cuda_device import CudaDevice
 from executor_service.runner.cuda_graphs import Capture, bucket_sizes
 from executor_service.runner.load import load_on
-from executor_service.runner.trial_run import StepLimits, largest_prompts, longest_decodes
+from executor_service.runner.trial_run import StepLimits, Trial, largest_prompts, longest_decodes
 from tests.support.tiny_llama import save_tiny, tiny_model
 from tests.support.told_meter import ToldMeter
 
@@ -35,6 +37,18 @@ def test_no_step_is_larger(tokens: int, seqs: int, longest: int) -> None:
     written = [block for table in prompts.table_buffers for block in table]
     assert len(set(written)) == len(written)
     assert len({table[-1] for table in decodes.table_buffers}) == rows
+
+
+def test_a_step_that_does_not_fit_names_the_flags(
+    open_device: Callable[[torch.dtype], CudaDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+    monkeypatch.setattr(Trial, "measure", measure)
+    nothing: Any = None
+    with pytest.raises(ConfigError, match=r"--max-num-batched-tokens.*9 GiB"):
+        open_device(torch.float32).pool_bytes(ExecutorConfig(), nothing, 128, nothing)
 
 
 def test_a_runner_s_pool_takes_what_the_trial_leaves(
