@@ -61,6 +61,7 @@ def test_tests_of_a_gpu_are_collected_without_other_packages() -> None:
         assert model in collected
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not HAS_TRITON, reason="the package triton is not installed")
 def test_every_section_gives_its_figures_in_a_tiny_size(tmp_path: Path) -> None:
