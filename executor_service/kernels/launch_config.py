@@ -134,8 +134,8 @@ def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str)
         return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
     if arch >= HOPPER:
         return Tile(rows=128, slots=64, num_warps=8, num_stages=3)
-    if coding == "fp8_bits":
-        # Integer work on a whole tile of codes; 128 rows beside it spill.
+    if head_dim_pad > 64 and coding in ("fp8_bits", "int8"):
+        # Codes and the values made of them are live together; 128 rows beside them spill.
         return Tile(rows=64, slots=32, num_warps=4, num_stages=3)
     return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
 

@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="the package triton is not installed")
 import torch  # noqa: E402
 
 from executor_service.kernels.backend import KVShape  # noqa: E402
+from executor_service.kernels.kv_kind import KVKind  # noqa: E402
 from executor_service.models.checkpoint import open_checkpoint  # noqa: E402
 from executor_service.models.llama import LlamaModel  # noqa: E402
 from executor_service.runner.batch import InputBatch  # noqa: E402
@@ -39,9 +40,18 @@ def batch_of(starts: list[int], length: int, tables: torch.Tensor) -> InputBatch
     )
 
 
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("half", "kind"),
+    [
+        ("float16", None),
+        ("bfloat16", None),
+        ("bfloat16", KVKind.FP8_E4M3),
+        ("bfloat16", KVKind.INT8),
+        ("float16", KVKind.INT4),
+    ],
+)
 def test_replayed_decodes_have_the_bits_of_launched_ones(
-    half: str, device: torch.device, tmp_path: Path
+    half: str, kind: KVKind | None, device: torch.device, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(save_tiny(tiny_model("llama"), tmp_path))
     config = checkpoint.config
@@ -52,6 +62,7 @@ def test_replayed_decodes_have_the_bits_of_launched_ones(
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         max_context=MAX_LEN,
+        kv_kind=kind,
     )
     shape = KVShape(
         num_layers=config.num_layers,
