@@ -10,8 +10,6 @@ import torch
 
 from tests.support.uninitialized import filled_with_nan
 
-# The CPU's answers are references here: compiling native kernels for them would cost seconds.
-os.environ.setdefault("OCTAVO_NATIVE", "0")
 # cuBLAS reads it when it starts; torch asks for it where new memory is to be filled.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -34,6 +32,17 @@ def device() -> torch.device:
 @pytest.fixture(params=["float32", "float16", "bfloat16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return getattr(torch, request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_on_the_host() -> Iterator[None]:
+    """The CPU's answers are references here: compiling native kernels for them would cost seconds.
+
+    Not set for good: this file is imported, and its tests left out, beside those of the CPU.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OCTAVO_NATIVE", "0")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,22 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
-import pytest
 import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import Backend, KVShape, StepLayout
 from executor_service.kernels.cpu import CpuBackend
-from executor_service.kernels.native import library
 from executor_service.kernels.native.backend import NativeBackend
-from executor_service.kernels.native.build import BuildError
-from executor_service.kernels.native.library import Library
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.checkpoint import Checkpoint, open_checkpoint
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.batch import InputBatch
 from executor_service.runner.native_forward import NativeForward
 from executor_service.runner.spec import ExecutorSpec
+from tests.support.native_library import native_library
 from tests.support.paged import make_layout
 
 BLOCK_SIZE = 16
@@ -137,13 +134,6 @@ def load_native_operations(path: Path, *, num_sequences: int = 1, max_len: int =
         num_sequences=num_sequences,
         max_len=max_len,
     )
-
-
-def native_library() -> Library:
-    try:
-        return library.load()
-    except BuildError as error:
-        pytest.skip(str(error))
 
 
 WAYS: dict[str, Load] = {

@@ -11,7 +11,7 @@ import pytest
 
 from common.plan import SamplingParams
 from executor_service.runner.model_runner import ModelRunner
-from tests.support.paged_model import native_library
+from tests.support.native_library import native_library
 from tests.support.tiny_llama import VOCAB_SIZE, save_tiny, tiny_model
 from tests.support.tiny_runner import generate, tiny_runner
 

@@ -17,10 +17,11 @@ from torch import Tensor
 import common
 from common.philox import Purpose
 from common.plan import ErrorCode, SamplingParams
-from executor_service.kernels.native import build, library
+from executor_service.kernels.native import build
 from executor_service.kernels.native.sampling import TokenDraws
 from executor_service.runner.native_sampler import NativeSampler
 from executor_service.runner.sampler import Sampled, SampleTask, sample
+from tests.support.native_library import native_library
 from tests.support.plans import make_spec
 
 LEVELS = [level for level in build.LEVELS if level.needs <= build.cpu_flags()]
@@ -28,11 +29,7 @@ VOCABULARY = 5003
 
 
 def sampler_of(level: build.Level, vocabulary: int, threads: int = 2) -> NativeSampler:
-    try:
-        native = library.open_level(level)
-    except build.BuildError as error:
-        pytest.skip(str(error))
-    return NativeSampler(TokenDraws(native, vocabulary, threads))
+    return NativeSampler(TokenDraws(native_library(level), vocabulary, threads))
 
 
 @pytest.fixture(params=LEVELS, ids=lambda level: level.name)

@@ -19,7 +19,8 @@ from executor_service.models.checkpoint import open_checkpoint
 from executor_service.runner.load import load_runner
 from executor_service.runner.weight_choice import quantized, weight_rules
 from tests.executor_service.models.test_llama import prompt
-from tests.support.paged_model import NativePagedModel, PagedModel, native_library
+from tests.support.native_library import native_library
+from tests.support.paged_model import NativePagedModel, PagedModel
 from tests.support.tiny_gguf import write_gguf
 from tests.support.tiny_llama import save_tiny, tiny_model
 from tests.support.tiny_runner import tiny_runner

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from executor_service.kernels.native import build, library
+from executor_service.kernels.native import build
 from executor_service.kernels.native.library import Library
+from tests.support.native_library import native_library
 
 RUNNABLE = [level for level in build.LEVELS if level.needs <= build.cpu_flags()]
 _AVX2 = next(level for level in build.LEVELS if level.name == "avx2")
@@ -32,10 +33,7 @@ if RUNNABLE[0] is _AVX2:
 
 @pytest.fixture(scope="session", params=RUNNABLE, ids=lambda level: level.name)
 def native(request: pytest.FixtureRequest) -> Library:
-    try:
-        return library.open_level(request.param)
-    except build.BuildError as error:
-        pytest.skip(str(error))
+    return native_library(request.param)
 
 
 @pytest.fixture(autouse=True)
