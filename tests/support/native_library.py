@@ -1,4 +1,4 @@
-"""The compiled kernels for tests: absent where there is no compiler, and a fault where they fail."""
+"""The compiled kernels for tests: absent without a compiler, a fault where they do not compile."""
 
 from __future__ import annotations
 
