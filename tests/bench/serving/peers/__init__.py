@@ -5,5 +5,5 @@ over HTTP where a peer has a server. One runs at a time, started for each repeat
 finds prompts of an earlier one and no idle server takes a core; who goes first changes.
 
 A class holds those whose weights can be compared: our default, which computes with a GGUF file's
-quantized weights, with quantized peers; `--dtype float32` with float32 peers.
+quantized weights, and our 8-bit kinds with quantized peers; `--dtype float32` with float32 peers.
 """

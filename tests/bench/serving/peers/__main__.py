@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,9 +13,8 @@ from rich.console import Console
 from tests.bench.records import write_records
 from tests.bench.serving.peers import roster
 from tests.bench.serving.peers.contest import Contest
-from tests.bench.serving.peers.contestant import Contestant
 from tests.bench.serving.peers.report import print_left_out, print_report
-from tests.bench.serving.peers.roster import PeersFolder
+from tests.bench.serving.peers.roster import PeersFolder, chosen
 from tests.bench.serving.peers.standings import case_standings, records
 from tests.bench.serving.workloads import WORKLOADS, wide_warm_up
 from tests.integration.reference.hf_model import installed_gguf
@@ -27,10 +25,9 @@ MODEL = "smollm2-135m"
 def main() -> int:
     arguments = make_parser().parse_args()
     torch.set_num_threads(arguments.threads)  # of the probe that tells how fast the machine is
-    ours = roster.ours(MODEL)
-    peers = chosen(
-        roster.peers(PeersFolder(arguments.folder.resolve()), installed_gguf()), arguments.only
-    )
+    folder = PeersFolder(arguments.folder.resolve())
+    ours = roster.ours(MODEL, folder)
+    peers = chosen(roster.peers(folder, installed_gguf()), arguments.only)
     contest = Contest(
         contestants=[*ours, *peers],
         workloads=[WORKLOADS[name]() for name in arguments.cases.split(",")],
@@ -67,12 +64,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--folder", type=Path, default=Path(".venv-peers"), help="where the peers are installed"
     )
     return parser
-
-
-def chosen(peers: Sequence[Contestant], names: str) -> list[Contestant]:
-    """No names: all."""
-    beginnings = tuple(name.strip().lower() for name in names.split(",") if name.strip())
-    return [peer for peer in peers if not beginnings or peer.name.lower().startswith(beginnings)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables that a person reads: one for each workload and class."""
+"""The tables that a person reads: one for each workload and one of ours."""
 
 from __future__ import annotations
 
@@ -50,12 +50,14 @@ def _table(case: CaseStandings) -> Table:
     metrics = [metric for metric in SHORT if metric in case.ours]
     if "late_ttft" in metrics:
         metrics = [metric for metric in metrics if not metric.startswith("t")]
-    table = Table(title=f"{case.case}, {case.weight_class}", title_justify="left")
+    table = Table(
+        title=f"{case.case}, {case.own} and {case.weight_class} peers", title_justify="left"
+    )
     table.add_column("", no_wrap=True)
     for metric in metrics:
         table.add_column(f"{SHORT[metric]}\n{UNITS[metric]}", justify="right", no_wrap=True)
     table.add_column("same\nanswers", justify="right")
-    table.add_row("octavo", *(figure(case.ours[metric].ours) for metric in metrics), "")
+    table.add_row(case.own, *(figure(case.ours[metric].ours) for metric in metrics), "")
     for standing in case.peers:
         mark = " !" if standing.rows["output_rate"].num_noisy else ""
         cells = [_cell(standing.rows[metric]) for metric in metrics]

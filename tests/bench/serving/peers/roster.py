@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +32,22 @@ class PeersFolder:
         return self.root / "models" / name
 
 
-def ours(model: str) -> list[OctavoUp]:
+def ours(model: str, folder: PeersFolder) -> list[OctavoUp]:
+    """The default first. Q8_0 is a file that llama.cpp's tools make: without them it is missing."""
+    eight_bits = folder.model("Q8_0.gguf")
     return [
         OctavoUp(name="octavo", weight_class=QUANTIZED, model=model),
+        OctavoUp(
+            name="octavo int8",
+            weight_class=QUANTIZED,
+            model=model,
+            flags=("--quantization=int8",),
+        ),
+        *(
+            [OctavoUp(name="octavo Q8_0", weight_class=QUANTIZED, model=str(eight_bits))]
+            if eight_bits.exists()
+            else []
+        ),
         OctavoUp(
             name="octavo float32", weight_class=FLOAT32, model=model, flags=("--dtype=float32",)
         ),
@@ -83,3 +97,9 @@ def peers(folder: PeersFolder, gguf: Path) -> list[Contestant]:
         ),
         TransformersStatic(name="transformers float32", weight_class=FLOAT32, gguf=gguf),
     ]
+
+
+def chosen(peers: Sequence[Contestant], names: str) -> list[Contestant]:
+    """No names: all."""
+    beginnings = tuple(name.strip().lower() for name in names.split(",") if name.strip())
+    return [peer for peer in peers if not beginnings or peer.name.lower().startswith(beginnings)]

@@ -27,9 +27,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseStandings:
-    """One workload in one class."""
+    """One of ours and the peers of its class in one workload."""
 
     case: str
+    own: str
+    """Name of ours."""
     weight_class: WeightClass
     ours: dict[str, Row]
     """Beside itself: every ratio is 1."""
@@ -37,9 +39,8 @@ class CaseStandings:
 
     @property
     def label(self) -> str:
-        """The default's cases have the workload's own name."""
-        is_default = self.weight_class == WeightClass.QUANTIZED
-        return self.case if is_default else f"{self.case} {self.weight_class}"
+        """The default's cases have the workload's own name, others add what follows in theirs."""
+        return f"{self.case} {self.own.partition(' ')[2]}".strip()
 
     def best(self, metric: str) -> Standing | None:
         """Of the peers."""
@@ -53,7 +54,7 @@ class CaseStandings:
 def case_standings(
     entries: Sequence[Entry], ours: Sequence[Contestant], peers: Sequence[Contestant]
 ) -> list[CaseStandings]:
-    """Of the classes in which ours took part."""
+    """For each of ours that took part."""
     samples = {(entry.case, entry.name, entry.round): entry.sample for entry in entries}
     found = []
     for case in dict.fromkeys(entry.case for entry in entries):
@@ -70,6 +71,7 @@ def case_standings(
             found.append(
                 CaseStandings(
                     case=case,
+                    own=own.name,
                     weight_class=own.weight_class,
                     ours={row.metric: row for row in rows(itself)},
                     peers=[standing for standing in standings if standing is not None],
