@@ -15,6 +15,7 @@ from executor_service.kernels.kv_kind import KVKind
 
 AMPERE = 80
 HOPPER = 90
+BLACKWELL = 100
 
 _FIRST_FP8_ARCH = 89
 _CODINGS = {KVKind.FP8_E4M3: "fp8", KVKind.INT8: "int8", KVKind.INT4: "int4"}
@@ -120,7 +121,7 @@ def attention_config(
             num_warps=prefill.num_warps,
             num_stages=prefill.num_stages,
         ),
-        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype, coding),
+        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype, arch, coding),
         split_slots=shape.split_slots(),
         max_splits=power_of_two(shape.max_splits()),
         coding=coding,
@@ -132,6 +133,9 @@ def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str)
         return _float32_tile(_MIN_DOT_ROWS, head_dim_pad)
     if head_dim_pad > 128:
         return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
+    if arch >= BLACKWELL and coding == "int4" and head_dim_pad <= 64:
+        # 64 slots spill eight registers there.
+        return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
     if arch >= HOPPER:
         return Tile(rows=128, slots=64, num_warps=8, num_stages=3)
     if head_dim_pad > 64 and coding in ("fp8_bits", "int8"):
@@ -140,11 +144,13 @@ def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str)
     return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
 
 
-def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, coding: str) -> Tile:
+def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
     if dtype == torch.float32:
         return _float32_tile(rows, head_dim_pad)
     if head_dim_pad > 128:
-        return Tile(rows=rows, slots=32, num_warps=4, num_stages=2)
+        # Four spill two registers there.
+        num_warps = 8 if arch >= BLACKWELL and coding == "float" else 4
+        return Tile(rows=rows, slots=32, num_warps=num_warps, num_stages=2)
     # Codes and the values made of them are live together: with 64 slots there is room for three
     # programs on a multiprocessor, with 32 for four, and as many bytes are on their way.
     slots = 64 if coding == "float" else 32

@@ -220,5 +220,5 @@ def paged_attention(
         SPLIT_SLOTS=config.split_slots,
         MAX_SPLITS=config.max_splits,
         WINDOW=shape.window,
-        num_warps=4,
+        num_warps=8 if config.head_dim_pad > 128 else 4,
     )
