@@ -74,8 +74,8 @@ test-gpu: ## kernels, graphs, runner and whole models on this machine's GPU, 3.5
 bench-gpu: ## kernels and serving on this machine's GPU beside its own limits and transformers, 4 minutes [JSON=FILE]
 	PYTHONPATH=. PYTHONUNBUFFERED=1 timeout -s INT 240 $(GPU_PYTHON) -m tests.bench.gpu $(if $(JSON),--json $(JSON))
 
-bench: setup $(if $(PEERS),peers) ## serve and compare with transformers in one run [PEERS=1 with others too] [JSON=FILE] [CASES=W1,W3] [REPEATS=N]
-	$(RUN) -m tests.bench.serving$(if $(PEERS),.peers --folder $(PEERS_FOLDER)) \
+bench: setup $(if $(PEERS),peers) ## serve and compare with transformers in one run [PEERS=1 with others too, ONLY=vllm,openvino of them] [JSON=FILE] [CASES=W1,W3] [REPEATS=N]
+	$(RUN) -m tests.bench.serving$(if $(PEERS),.peers --folder $(PEERS_FOLDER) $(if $(ONLY),--only $(ONLY))) \
 		$(if $(CASES),--cases $(CASES)) $(if $(REPEATS),$(if $(PEERS),--repeats,--rounds) $(REPEATS)) $(if $(JSON),--json $(JSON))
 
 # One that cannot be installed is left out of the comparison.
