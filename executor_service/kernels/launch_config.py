@@ -145,11 +145,14 @@ def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str)
 
 
 def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
+    if dtype == torch.float32 and head_dim_pad > 128:
+        # With 32 slots one chip or another spills, whatever the warps.
+        return Tile(rows=rows, slots=16, num_warps=8, num_stages=1)
     if dtype == torch.float32:
         return _float32_tile(rows, head_dim_pad)
     if head_dim_pad > 128:
         # Four spill two registers there.
-        num_warps = 8 if arch >= BLACKWELL and coding == "float" else 4
+        num_warps = 8 if arch >= HOPPER and coding == "float" else 4
         return Tile(rows=rows, slots=32, num_warps=num_warps, num_stages=2)
     # Codes and the values made of them are live together: with 64 slots there is room for three
     # programs on a multiprocessor, with 32 for four, and as many bytes are on their way.
@@ -160,7 +163,7 @@ def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, arch: int, co
 def _float32_tile(rows: int, head_dim_pad: int) -> Tile:
     """Small, as products in full float32 are no tensor-core work and keep it all in registers."""
     if head_dim_pad > 128:
-        # With 16 slots, or 4 warps, one chip or another spills.
+        # With 4 warps one chip or another spills.
         return Tile(rows=rows, slots=32, num_warps=8, num_stages=1)
     if head_dim_pad > 64:
         return Tile(rows=rows, slots=16, num_warps=4, num_stages=1)
