@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.serving.noise import Noise, machine_busy_s, own_busy_s, run_delay_s
+from tests.bench.serving import noise as noise_module
+from tests.bench.serving.noise import (
+    Noise,
+    NoiseWatch,
+    machine_busy_s,
+    own_busy_s,
+    run_delay_s,
+)
 
 HZ = os.sysconf("SC_CLK_TCK")
 
@@ -50,3 +57,32 @@ def test_a_sample_is_clean_on_a_quiet_machine_at_its_usual_speed(
 ) -> None:
     noise = Noise(foreign=foreign, run_delay=1.0, probe_gflops=probe)
     assert noise.is_clean(300.0) == clean
+
+
+def test_probes_come_after_a_pause_that_the_measured_time_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a clock that only pauses and the probe move."""
+    now = [100.0]
+    log: list[str] = []
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        log.append(f"pause {seconds:g}")
+
+    def probe() -> float:
+        log.append("probe")
+        return 300.0
+
+    monkeypatch.setattr(noise_module.time, "sleep", pause)
+    monkeypatch.setattr(noise_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(noise_module, "sgemm_gflops", probe)
+    busy = iter([50.0, 51.0])
+    monkeypatch.setattr(noise_module, "machine_busy_s", lambda: next(busy))
+    monkeypatch.setattr(noise_module, "own_busy_s", lambda pids: 0.0)
+    monkeypatch.setattr(noise_module.os, "sched_getaffinity", lambda pid: {0, 1})
+    watch = NoiseWatch(settle_s=8.0)
+    now[0] += 2.0
+    found = watch.stop()
+    assert log == ["pause 8", "probe", "pause 8", "probe"]
+    assert found.foreign == 0.25

@@ -45,7 +45,9 @@ class Fake:
 
 def contest(*contestants: Fake) -> Contest:
     log = Console(file=io.StringIO())
-    return Contest(contestants=contestants, workloads=[W], warm_up=WARM_UP, threads=1, log=log)
+    return Contest(
+        contestants=contestants, workloads=[W], warm_up=WARM_UP, threads=1, log=log, settle_s=0.0
+    )
 
 
 def test_everybody_warms_up_and_takes_every_workload_once_a_round() -> None:

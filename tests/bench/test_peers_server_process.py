@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -21,6 +23,30 @@ def test_leaving_ends_the_process_and_its_children() -> None:
         child = int(process.wait(lambda: process.said(r"child (\d+)\."), 20))
         assert not is_gone(child)
     assert eventually(lambda: is_gone(child))
+
+
+HOLDER = """
+import sys
+from tests.bench.serving.peers.server_process import ServerProcess, exit_at_sigterm
+exit_at_sigterm()
+code = "import os, time; print(f'up {os.getpid()}.', flush=True); time.sleep(60)"
+with ServerProcess([sys.executable, "-c", code]) as server:
+    print(server.wait(lambda: server.said(r"up (\\d+)\\."), 20), flush=True)
+    server.wait(lambda: None, 60)
+"""
+
+
+def test_sigterm_ends_a_program_with_the_servers_it_holds() -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        server = int(holder.stdout.readline())
+        holder.terminate()
+        assert holder.wait(30) == 128 + signal.SIGTERM
+        assert eventually(lambda: is_gone(server))
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_a_process_that_ends_is_unavailable_for_the_reason_it_gave() -> None:

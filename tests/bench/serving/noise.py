@@ -24,6 +24,9 @@ MIN_PROBE = 0.85
 """Of the best probe of the whole run."""
 PROBE_SIZE = 1024
 PROBE_REPEATS = 7
+SETTLE_S = 1.0
+"""Before a probe. A server's threads go on spinning for a while after its last step, and a probe
+beside them would take the server for a slow machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +41,12 @@ class Noise:
 
 
 class NoiseWatch:
-    """From construction to `stop`. Both take a few probes of ten milliseconds."""
+    """From construction to `stop`. Both wait `settle_s` and take a few probes of ten milliseconds;
+    neither counts."""
 
-    def __init__(self) -> None:
-        self._probe = sgemm_gflops()
+    def __init__(self, settle_s: float = SETTLE_S) -> None:
+        self._settle_s = settle_s
+        self._probe = self._settled_gflops()
         self._pids = [os.getpid(), *descendants(os.getpid())]
         self._began_at = time.perf_counter()
         self._busy_s, self._own_s = machine_busy_s(), own_busy_s(self._pids)
@@ -55,8 +60,12 @@ class NoiseWatch:
         return Noise(
             foreign=max(0.0, busy_s - own_s) / (wall_s * len(os.sched_getaffinity(0))),
             run_delay=delay_s / wall_s,
-            probe_gflops=min(self._probe, sgemm_gflops()),
+            probe_gflops=min(self._probe, self._settled_gflops()),
         )
+
+    def _settled_gflops(self) -> float:
+        time.sleep(self._settle_s)
+        return sgemm_gflops()
 
 
 def sgemm_gflops() -> float:

@@ -15,6 +15,7 @@ from tests.bench.serving.peers import roster
 from tests.bench.serving.peers.contest import Contest
 from tests.bench.serving.peers.report import print_left_out, print_report
 from tests.bench.serving.peers.roster import PeersFolder, chosen
+from tests.bench.serving.peers.server_process import exit_at_sigterm
 from tests.bench.serving.peers.standings import case_standings, records
 from tests.bench.serving.workloads import WORKLOADS, wide_warm_up
 from tests.integration.reference.hf_model import installed_gguf
@@ -24,6 +25,7 @@ MODEL = "smollm2-135m"
 
 def main() -> int:
     arguments = make_parser().parse_args()
+    exit_at_sigterm()
     torch.set_num_threads(arguments.threads)  # of the probe that tells how fast the machine is
     folder = PeersFolder(arguments.folder.resolve())
     ours = roster.ours(MODEL, folder)

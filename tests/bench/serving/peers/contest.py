@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from tests.bench.serving.noise import NoiseWatch
+from tests.bench.serving.noise import SETTLE_S, NoiseWatch
 from tests.bench.serving.peers.contestant import Contestant, Run, Unavailable
 from tests.bench.serving.sse_client import ServerFailed
 from tests.bench.serving.summary import Sample
@@ -35,6 +35,7 @@ class Contest:
     warm_up: Workload
     threads: int
     log: Console
+    settle_s: float = SETTLE_S
     entries: list[Entry] = field(default_factory=list)
     out: dict[str, str] = field(default_factory=dict)
     """Why, by name. Who is out is not started again; what it did before counts."""
@@ -52,7 +53,7 @@ class Contest:
                 self._leave_out(contestant.name, reason_of(error))
 
     def _take(self, name: str, run: Run, workload: Workload, number: int) -> None:
-        watch = NoiseWatch()
+        watch = NoiseWatch(self.settle_s)
         outcome = run(workload)
         noise = watch.stop()
         sample = Sample(figures=measure(outcome), noise=noise, outcome=outcome)

@@ -18,6 +18,7 @@ from tests.bench.serving.peers import roster
 from tests.bench.serving.peers.contest import Contest
 from tests.bench.serving.peers.contestant import Contestant
 from tests.bench.serving.peers.roster import PeersFolder, chosen
+from tests.bench.serving.peers.server_process import exit_at_sigterm
 from tests.bench.serving.workloads import wide_warm_up
 from tests.integration.reference.hf_model import installed_gguf
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("name", help="peers whose name begins so")
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
+    exit_at_sigterm()
     everybody = roster.peers(PeersFolder(arguments.folder.resolve()), installed_gguf())
     return start_each(chosen(everybody, arguments.name), Console(stderr=True, soft_wrap=True))
 
