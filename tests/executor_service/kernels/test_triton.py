@@ -18,14 +18,15 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 @pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="the package triton is not installed"
 )
-def test_kernels_equal_their_references_under_the_interpreter() -> None:
+def test_kernels_equal_their_references_under_the_interpreter(which: str) -> None:
     folder = Path(__file__).parent / "triton"
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, str(folder)],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -17,10 +17,10 @@ if RUNNABLE[0] is _AVX2:
     RUNNABLE.append(
         build.Level(
             name="avx512-on-avx2",
-            # Hardly optimized: 512 bits without registers for them are much work to compile.
+            # Hardly optimized: 512 bits without registers for them take a compiler four times as long.
             flags=(
                 *_AVX2.flags,
-                "-O1",
+                "-Og",
                 "-Wno-psabi",
                 f"-I{_HEADERS}",
                 "-D__AVX512F__=1",

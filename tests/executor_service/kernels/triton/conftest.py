@@ -21,8 +21,9 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
-# bfloat16 is not among them: what it adds to these two is tested by itself.
-@pytest.fixture(params=["float32", "float16"])
+# bfloat16 is not among them: what it adds to these two is tested by itself. A whole model in half
+# precision is among the tests that decide.
+@pytest.fixture(params=["float32", pytest.param("float16", marks=pytest.mark.slow)])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return getattr(torch, request.param)
 
