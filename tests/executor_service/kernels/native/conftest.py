@@ -17,7 +17,7 @@ if RUNNABLE[0] is _AVX2:
     RUNNABLE.append(
         build.Level(
             name="avx512-on-avx2",
-            # Hardly optimized: 512 bits without registers for them take a compiler four times longer.
+            # Hardly optimized: 512 bits without registers for them take long to compile.
             flags=(
                 *_AVX2.flags,
                 "-Og",
