@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -24,6 +25,7 @@ from executor_service.models.llama import Layer, LlamaModel
 from executor_service.runner.batch import InputBatch
 from executor_service.runner.model_runner import ForwardOutputs
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.team_size import TeamSize
 
 
 class NativeForward:
@@ -41,6 +43,7 @@ class NativeForward:
         )
         kv = cast(NativeKV, pool.storage)
         self.step = WholeStep(backend.library, _parts(model), kv, limits, spec.vocab_size)
+        self._team = TeamSize(backend.num_threads)
 
     def forward(self, batch: InputBatch, rows: Sequence[int]) -> ForwardOutputs:
         layout = batch.layout
@@ -52,7 +55,10 @@ class NativeForward:
             lengths=layout.lengths,
             block_tables=layout.block_tables,
         )
-        hidden, logits = self.step.run(inputs, torch.tensor(rows, dtype=torch.int32))
+        num_threads = self._team.of(len(batch.token_ids))
+        wanted = torch.tensor(rows, dtype=torch.int32)
+        hidden, logits = self.step.run(inputs, wanted, num_threads)
+        self._team.ended(len(batch.token_ids), time.perf_counter_ns())
         return ForwardOutputs(hidden, logits if rows else None)
 
 

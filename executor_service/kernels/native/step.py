@@ -81,7 +81,7 @@ class WholeStep:
         self._call = library.call
         self._parts = parts  # The structs point into it.
         self._kv = kv
-        self._limits = limits
+        self._limits = {n: _with_threads(limits, n) for n in range(1, limits.num_threads + 1)}
         self._layers = (Layer * len(parts.layers))(*(_layer(layer) for layer in parts.layers))
         self._model = _model(parts, self._layers)
         num_bytes = self._call.oct_step_workspace(self._model, kv.struct, limits)
@@ -90,10 +90,11 @@ class WholeStep:
         self.hidden = torch.empty(limits.max_tokens, self._model.hidden)
         self.logits = torch.empty(limits.max_rows, vocab_size)
 
-    def run(self, step: StepInput, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, step: StepInput, rows: Tensor, num_threads: int) -> tuple[Tensor, Tensor]:
         """Normed hidden states [num_tokens, hidden]; logits [num_rows, vocab_size] of `rows`.
 
-        Writes K and V. rows: [num_rows] int32, of the step's tokens.
+        Writes K and V. rows: [num_rows] int32, of the step's tokens. num_threads: at most the
+        limits'; the bits are the same on any.
         """
         batch = Batch(
             num_chunks=len(step.starts),
@@ -110,7 +111,7 @@ class WholeStep:
             self._model,
             self._kv.struct,
             batch,
-            self._limits,
+            self._limits[num_threads],
             rows.data_ptr(),
             len(rows),
             -(-self.workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
@@ -118,6 +119,11 @@ class WholeStep:
             self.logits.data_ptr(),
         )
         return self.hidden[: batch.num_tokens], self.logits[: len(rows)]
+
+
+def _with_threads(limits: Limits, num_threads: int) -> Limits:
+    fields = {name: getattr(limits, name) for name, *_ in Limits._fields_}
+    return Limits(**(fields | {"num_threads": num_threads}))
 
 
 def _model(parts: ModelParts, layers: ctypes.Array[Layer]) -> Model:

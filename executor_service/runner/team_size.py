@@ -1,0 +1,87 @@
+"""How many threads a step of few tokens runs on: as many as have proven fastest.
+
+A step of few tokens waits for memory, which one core can nearly keep busy alone. Where the scheduler
+and clients share the cores, each time one of them takes a core from a thread all other threads wait
+at the next barrier; with one thread fewer nobody waits. Where cores are free, the last thread is
+worth having. So both are tried where they matter, again and again, and ever more rarely while the
+answer stays the same. Kernels give the same bits on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+_FEW_TOKENS = 16
+_SAMPLES = 5
+_CLEAR = 0.97
+"""Of the time, for the other size to be taken: nearer ones are alike."""
+_SHORTEST, _LONGEST = 32, 1024
+"""Steps between two trials."""
+
+
+class TeamSize:
+    """Of one model's steps. Not for several threads at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._choices: dict[int, _Choice] = {}
+        """Of steps of about as many tokens."""
+        self._last: _Choice | None = None
+        """Of the step before."""
+        self._last_ended_ns = 0
+
+    def of(self, num_tokens: int) -> int:
+        """For the next step, whose end `ended` is told."""
+        choice = self._choice(num_tokens)
+        return choice.size if choice else self._most
+
+    def ended(self, num_tokens: int, at_ns: int) -> None:
+        """What counts is the time since the step before, if that was alike: what the process does
+        between steps is slowed by threads of a step as well."""
+        choice = self._choice(num_tokens)
+        if choice and choice is self._last:
+            choice.took(at_ns - self._last_ended_ns)
+        self._last, self._last_ended_ns = choice, at_ns
+
+    def _choice(self, num_tokens: int) -> _Choice | None:
+        if self._most == 1 or num_tokens > _FEW_TOKENS:
+            return None
+        return self._choices.setdefault(
+            num_tokens.bit_length(), _Choice(self._most, self._most - 1)
+        )
+
+
+class _Choice:
+    """Between two sizes."""
+
+    def __init__(self, taken: int, other: int) -> None:
+        self.size = taken
+        """Of the next step."""
+        self._taken = taken
+        self._other = other
+        self._steps_left = _SHORTEST
+        """Until the next trial, or of this one."""
+        self._interval = _SHORTEST
+        self._usual: deque[int] = deque(maxlen=_SAMPLES)
+        self._tried: deque[int] = deque(maxlen=_SAMPLES)
+
+    def took(self, nanoseconds: int) -> None:
+        trying = self.size != self._taken
+        (self._tried if trying else self._usual).append(nanoseconds)
+        self._steps_left -= 1
+        if self._steps_left:
+            return
+        if trying:
+            self._end_trial()
+        else:
+            # One more, which the deque drops: the first step on another size starts or ends threads.
+            self.size, self._steps_left = self._other, _SAMPLES + 1
+
+    def _end_trial(self) -> None:
+        if median(self._tried) < _CLEAR * median(self._usual):
+            self._taken, self._other = self._other, self._taken
+            self._interval = _SHORTEST
+        else:
+            self._interval = min(2 * self._interval, _LONGEST)
+        self.size, self._steps_left = self._taken, self._interval

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from executor_service.runner.team_size import TeamSize
+
+
+class Steps:
+    """Runs steps one after the other on a clock of its own."""
+
+    def __init__(self, most: int) -> None:
+        self.team = TeamSize(most)
+        self._now_ns = 0
+        self._last_size = most
+
+    def run(self, num_steps: int, times: Mapping[int, int], num_tokens: int = 1) -> list[int]:
+        """The sizes that were asked for. Steps take `times` by their size, longer the first time
+        after a change."""
+        sizes: list[int] = []
+        for _ in range(num_steps):
+            sizes.append(self.team.of(num_tokens))
+            self._now_ns += times[sizes[-1]] + 1000 * (sizes[-1] != self._last_size)
+            self.team.ended(num_tokens, self._now_ns)
+            self._last_size = sizes[-1]
+        return sizes
+
+    def pause(self, nanoseconds: int) -> None:
+        self._now_ns += nanoseconds
+
+
+def test_the_faster_of_all_threads_and_one_fewer_is_taken_within_forty_steps() -> None:
+    assert set(Steps(2).run(500, {2: 130, 1: 110})[40:60]) == {1}
+    assert set(Steps(8).run(500, {8: 130, 7: 110})[40:60]) == {7}
+    assert set(Steps(2).run(500, {2: 100, 1: 130})[40:60]) == {2}
+
+
+def test_trials_of_what_is_slower_become_rare() -> None:
+    sizes = Steps(2).run(4000, {2: 100, 1: 130})
+    assert 0 < sizes[:400].count(1) < 0.08 * 400
+    assert 0 < sizes[2000:].count(1) < 0.01 * 2000
+
+
+def test_what_becomes_faster_later_is_found() -> None:
+    steps = Steps(2)
+    steps.run(1000, {2: 100, 1: 130})
+    assert steps.run(1200, {2: 150, 1: 130})[-1] == 1
+
+
+def test_times_that_differ_little_change_nothing() -> None:
+    assert Steps(2).run(5000, {2: 100, 1: 98}).count(1) < 100
+
+
+def test_pauses_decide_nothing() -> None:
+    steps = Steps(2)
+    for _ in range(300):
+        steps.run(6, {2: 100, 1: 105})
+        steps.pause(10_000)
+    assert steps.run(20, {2: 100, 1: 105}).count(2) > 10
+
+
+def test_many_tokens_take_all_threads_and_one_thread_is_never_less() -> None:
+    assert set(Steps(2).run(200, {2: 130, 1: 110}, num_tokens=17)) == {2}
+    assert set(Steps(1).run(200, {1: 110})) == {1}
+
+
+def test_steps_of_other_sizes_choose_apart() -> None:
+    steps = Steps(2)
+    for _ in range(20):
+        steps.run(10, {2: 130, 1: 110})
+        steps.run(10, {2: 130, 1: 210}, num_tokens=8)
+    assert [steps.team.of(1), steps.team.of(8)] == [1, 2]
