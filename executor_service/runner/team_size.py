@@ -1,21 +1,24 @@
 """How many threads a step of few tokens runs on: as many as have proven fastest.
 
-A step of few tokens waits for memory, which one core can nearly keep busy alone. Where the scheduler
-and clients share the cores, each time one of them takes a core from a thread all other threads wait
-at the next barrier; with one thread fewer nobody waits. Where cores are free, the last thread is
-worth having. So both are tried where they matter, again and again, and ever more rarely while the
-answer stays the same. Kernels give the same bits on any number of threads.
+A step of few tokens waits for memory, which one core can nearly keep busy alone. Where the
+scheduler and clients share the cores, whenever one of them takes a core from a thread all other
+threads wait at the next barrier; with one thread fewer nobody waits. Where cores are free, the last
+thread is worth having. So both are tried, ever more rarely while the answer stays the same. Kernels
+give the same bits on any number of threads.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from collections.abc import Collection
+from statistics import fmean, median
 
 _FEW_TOKENS = 16
-_SAMPLES = 5
+_SAMPLES = 12
 _CLEAR = 0.97
 """Of the time, for the other size to be taken: nearer ones are alike."""
+_PAUSE = 4.0
+"""Times the median: no step takes so long, there was nothing to do."""
 _SHORTEST, _LONGEST = 32, 1024
 """Steps between two trials."""
 
@@ -75,13 +78,19 @@ class _Choice:
         if trying:
             self._end_trial()
         else:
-            # One more, which the deque drops: the first step on another size starts or ends threads.
+            # One more, which the deque drops: the first step of a size starts or ends threads.
             self.size, self._steps_left = self._other, _SAMPLES + 1
 
     def _end_trial(self) -> None:
-        if median(self._tried) < _CLEAR * median(self._usual):
+        if _typical(self._tried) < _CLEAR * _typical(self._usual):
             self._taken, self._other = self._other, self._taken
             self._interval = _SHORTEST
         else:
             self._interval = min(2 * self._interval, _LONGEST)
         self.size, self._steps_left = self._taken, self._interval
+
+
+def _typical(times: Collection[int]) -> float:
+    """The mean: steps that waited for a thread are what it is about, and they are not many."""
+    pause = _PAUSE * median(times)
+    return fmean(time for time in times if time < pause)

@@ -28,16 +28,16 @@ class Steps:
         self._now_ns += nanoseconds
 
 
-def test_the_faster_of_all_threads_and_one_fewer_is_taken_within_forty_steps() -> None:
-    assert set(Steps(2).run(500, {2: 130, 1: 110})[40:60]) == {1}
-    assert set(Steps(8).run(500, {8: 130, 7: 110})[40:60]) == {7}
-    assert set(Steps(2).run(500, {2: 100, 1: 130})[40:60]) == {2}
+def test_the_faster_of_all_threads_and_one_fewer_is_taken_within_fifty_steps() -> None:
+    assert set(Steps(2).run(500, {2: 130, 1: 110})[50:70]) == {1}
+    assert set(Steps(8).run(500, {8: 130, 7: 110})[50:70]) == {7}
+    assert set(Steps(2).run(500, {2: 100, 1: 130})[50:70]) == {2}
 
 
 def test_trials_of_what_is_slower_become_rare() -> None:
     sizes = Steps(2).run(4000, {2: 100, 1: 130})
-    assert 0 < sizes[:400].count(1) < 0.08 * 400
-    assert 0 < sizes[2000:].count(1) < 0.01 * 2000
+    assert 0 < sizes[:400].count(1) < 0.12 * 400
+    assert 0 < sizes[2000:].count(1) < 0.02 * 2000
 
 
 def test_what_becomes_faster_later_is_found() -> None:
@@ -47,7 +47,16 @@ def test_what_becomes_faster_later_is_found() -> None:
 
 
 def test_times_that_differ_little_change_nothing() -> None:
-    assert Steps(2).run(5000, {2: 100, 1: 98}).count(1) < 100
+    assert Steps(2).run(5000, {2: 100, 1: 98}).count(1) < 150
+
+
+def test_steps_that_now_and_then_wait_long_are_worse_than_all_a_little_longer() -> None:
+    team, now_ns = TeamSize(2), 0
+    for step in range(200):
+        alone = team.of(1) == 1
+        now_ns += 115 if alone else 250 if step % 4 == 0 else 100
+        team.ended(1, now_ns)
+    assert team.of(1) == 1
 
 
 def test_pauses_decide_nothing() -> None:
