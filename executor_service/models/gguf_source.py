@@ -9,7 +9,13 @@ from torch import Tensor
 
 from common.errors import ModelError
 from executor_service.kernels.weight_rows import Blocks, WeightKind
-from executor_service.models.dequantize import BLOCK_TYPES, GGUFType, block_of, dequantize, type_name
+from executor_service.models.dequantize import (
+    BLOCK_TYPES,
+    GGUFType,
+    block_of,
+    dequantize,
+    type_name,
+)
 from executor_service.models.gguf_file import GGUFFile, GGUFTensor
 
 _GLOBAL_NAMES = {
