@@ -30,7 +30,7 @@ class SchedulerConfig:
     host: str = option("127.0.0.1", help="address to listen on, for HTTP and gRPC")
     port: int = option(8000, help="HTTP port; 0 picks a free one")
     grpc_port: int = option(50051, help="gRPC port; 0 picks a free one")
-    registry: str = option("static", help="where executors are found: static is --executors")
+    registry: str = option("static", help="where executors are found: static, the given addresses")
     executors: tuple[str, ...] = option(
         (),
         help="addresses of executors, host:port; dns:host:port stands for every address that the"
