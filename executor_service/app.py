@@ -66,7 +66,13 @@ def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None
     # Imported here, on the device thread: torch takes seconds, and the port is open meanwhile.
     # Native kernels that are not built yet take as long, on another core.
     with build.ahead(os.environ) if config.device == "cpu" else contextlib.nullcontext():
-        from executor_service.runner.load import load_runner
+        try:
+            from executor_service.runner.load import load_runner
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"an executor needs the package {error.name}: pip install 'octavo[executor]'"
+                " (from a checkout: make setup)"
+            ) from error
 
     return load_runner(config, progress)
 

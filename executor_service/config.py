@@ -9,6 +9,10 @@ from common.config import option
 from common.errors import ConfigError
 from common.kv_size import KV_CACHE_DTYPES
 
+CPU_DTYPES = ("auto", "float32")
+"""The CPU computes in float32, whatever weights are stored as."""
+CPU_KV_CACHE_DTYPES = ("auto", "float32", "float16", "int8")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
@@ -72,6 +76,7 @@ class ExecutorConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        check_dtypes(self.device, self.dtype, self.kv_cache_dtype)
         self._check_quantization()
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
@@ -90,3 +95,19 @@ class ExecutorConfig:
             raise ConfigError(f"{flag} and --dtype {self.dtype} contradict each other")
         if self.device != "cpu":
             raise ConfigError(f"{flag}: --device {self.device} has no quantized weights")
+
+
+def check_dtypes(device: str, dtype: str, kv_cache_dtype: str) -> None:
+    """ConfigError, naming the flag, for what the device does not have."""
+    if device != "cpu":
+        return
+    if dtype not in CPU_DTYPES:
+        raise ConfigError(
+            f"--dtype {dtype}: the CPU computes in float32; use {' or '.join(CPU_DTYPES)}, or"
+            " --device cuda (--quantization int8 makes weights small on the CPU)"
+        )
+    if kv_cache_dtype not in CPU_KV_CACHE_DTYPES:
+        raise ConfigError(
+            f"--kv-cache-dtype {kv_cache_dtype}: the CPU has {', '.join(CPU_KV_CACHE_DTYPES)};"
+            " --device cuda has it"
+        )

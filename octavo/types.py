@@ -47,7 +47,7 @@ class GenerateOptions(TypedDict, total=False):
     seed: int
     max_tokens: int
     min_tokens: int
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     include_stop_str_in_output: bool

@@ -47,6 +47,8 @@ def generate_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReq
             continue
         if name in REQUEST_FIELDS:
             _set(request, name, value, name)
+        elif name == "stop" and isinstance(value, str):
+            request.sampling.stop.append(value)  # one string is a list of one, as OpenAI has it
         elif name in SAMPLING_FIELDS:
             _set(request.sampling, name, value, name)
         else:

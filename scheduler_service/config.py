@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from common.config import option
 from common.errors import ConfigError
 from common.log import FORMATS, LEVELS
+from scheduler_service.core.policy import POLICIES
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 512
 """Tokens of one step. A CPU computes some hundred to a thousand prompt tokens per second, so a
@@ -29,7 +30,7 @@ class SchedulerConfig:
     host: str = option("127.0.0.1", help="address to listen on, for HTTP and gRPC")
     port: int = option(8000, help="HTTP port; 0 picks a free one")
     grpc_port: int = option(50051, help="gRPC port; 0 picks a free one")
-    registry: str = option("static", help="where executors are found: static is --executors")
+    registry: str = option("static", help="where executors are found: static, the given addresses")
     executors: tuple[str, ...] = option(
         (),
         help="addresses of executors, host:port; dns:host:port stands for every address that the"
@@ -54,7 +55,7 @@ class SchedulerConfig:
         1024, help="most sequences in the queue; beyond it requests are refused (429)"
     )
     scheduling_policy: str = option(
-        "fcfs", help="admission order and preemption victim", choices=("fcfs",)
+        "fcfs", help="admission order and preemption victim", choices=tuple(POLICIES)
     )
     run_ahead_depth: int = option(
         2, help="steps in flight: 2 plans a step while the one before it runs, 1 waits for each"

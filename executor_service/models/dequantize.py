@@ -32,6 +32,9 @@ class GGUFType(enum.IntEnum):
     Q6_K = 14
 
 
+BLOCK_TYPES = frozenset(GGUFType) - {GGUFType.F32, GGUFType.F16}
+"""Those that the CPU multiplies by as they are stored; of all others it makes float32."""
+
 _BLOCKS = {
     GGUFType.F32: (1, 4),
     GGUFType.F16: (1, 2),

@@ -9,7 +9,13 @@ from torch import Tensor
 
 from common.errors import ModelError
 from executor_service.kernels.weight_rows import Blocks, WeightKind
-from executor_service.models.dequantize import GGUFType, block_of, dequantize, type_name
+from executor_service.models.dequantize import (
+    BLOCK_TYPES,
+    GGUFType,
+    block_of,
+    dequantize,
+    type_name,
+)
 from executor_service.models.gguf_file import GGUFFile, GGUFTensor
 
 _GLOBAL_NAMES = {
@@ -30,13 +36,7 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_KINDS = {
-    GGUFType.Q4_0: WeightKind.Q4_0,
-    GGUFType.Q4_1: WeightKind.Q4_1,
-    GGUFType.Q8_0: WeightKind.Q8_0,
-    GGUFType.Q4_K: WeightKind.Q4_K,
-    GGUFType.Q6_K: WeightKind.Q6_K,
-}
+_KINDS = {kind: WeightKind[kind.name] for kind in BLOCK_TYPES}
 _ROPE_DIVISORS = "rope_freqs.weight"
 
 

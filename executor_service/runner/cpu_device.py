@@ -42,13 +42,6 @@ class CpuDevice:
     dtype = torch.float32
 
     def __init__(self, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> None:
-        if config.dtype not in ("auto", "float32"):
-            raise ConfigError(f"--dtype {config.dtype}: the CPU computes in float32 only")
-        if config.kv_cache_dtype not in _KV_DTYPES:
-            raise ConfigError(
-                f"--kv-cache-dtype {config.kv_cache_dtype}: the CPU has "
-                f"{', '.join(_KV_DTYPES)}; --device cuda has it"
-            )
         self._kv_dtype = _KV_DTYPES[config.kv_cache_dtype]
         self._num_threads = config.threads or len(os.sched_getaffinity(0))
         self._library = _load(environ)

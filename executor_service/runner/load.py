@@ -50,7 +50,9 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
     if config.device == "cpu":
         return load_on(CpuDevice(config), config, progress)
     if importlib.util.find_spec("triton") is None:
-        raise ConfigError("--device cuda needs the package triton")
+        raise ConfigError(
+            "--device cuda needs the package triton: pip install 'octavo[executor,gpu]'"
+        )
     from executor_service.runner.cuda_device import open_cuda
 
     return load_on(open_cuda(config), config, progress)

@@ -14,7 +14,10 @@ from octavo.commands.server import add_server_flags, connected_client
 from octavo.sync_client import SyncClient
 from octavo.types import GenerateOptions, Message
 
-_HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+_HELP = (
+    "/reset forgets the conversation, /help says this, /exit, /quit or Ctrl-D leaves,"
+    " Ctrl-C stops an answer"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,9 +54,11 @@ class Conversation:
         if sys.stdin.isatty():
             print(_HELP)
         for line in _lines():
-            if line == "/exit":
+            if line in ("/exit", "/quit"):
                 return
-            if line == "/reset":
+            if line == "/help":
+                print(_HELP, flush=True)
+            elif line == "/reset":
                 self._turns = list(self._system)
             elif line:
                 self._take_turn(line)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from common.errors import ConfigError
 from octavo.stack import config
 from octavo.stack.background import running_stack
 from octavo.stack.config import StackConfig
@@ -34,6 +35,11 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def connected_client(namespace: argparse.Namespace) -> Iterator[SyncClient]:
     if namespace.server:
+        if "://" in namespace.server:
+            raise ConfigError(
+                f"--server: {namespace.server!r} has a scheme; give the gRPC address alone,"
+                " host:port, e.g. 127.0.0.1:50051"
+            )
         with SyncClient(namespace.server, namespace.api_key) as client:
             yield client
         return

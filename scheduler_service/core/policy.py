@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from scheduler_service.core.sequence import Sequence
@@ -31,3 +31,7 @@ class Fcfs:
         if newest is None or self.order(newest) < self.order(needy):
             return None
         return newest
+
+
+POLICIES: Mapping[str, Callable[[], SchedulingPolicy]] = {"fcfs": Fcfs}
+"""By the name that --scheduling-policy takes."""

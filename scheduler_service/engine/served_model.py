@@ -6,7 +6,7 @@ import logging
 
 from common.errors import ModelError
 from scheduler_service.config import SchedulerConfig
-from scheduler_service.core.policy import Fcfs
+from scheduler_service.core.policy import POLICIES
 from scheduler_service.core.scheduler import Scheduler, SchedulerLimits
 from scheduler_service.engine.executor_client import ExecutorInfo
 from scheduler_service.engine.messages import ModelReady
@@ -77,4 +77,4 @@ class ServedModel:
         )
 
     def new_core(self, info: ExecutorInfo) -> Scheduler:
-        return Scheduler(self.limits(info), Fcfs())
+        return Scheduler(self.limits(info), POLICIES[self._config.scheduling_policy]())

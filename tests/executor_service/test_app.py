@@ -15,8 +15,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.codec import PlanEncoder
+from common.errors import ConfigError
 from common.protocol import PROTOCOL_VERSION
-from executor_service.app import EXIT_CONFIG, EXIT_FAULT
+from executor_service.app import EXIT_CONFIG, EXIT_FAULT, _load_model
+from executor_service.config import ExecutorConfig
 from proto import executor_pb2, executor_pb2_grpc
 from tests.common.histories import History
 from tests.executor_service.rpc.harness import Script
@@ -194,3 +196,13 @@ def wait_until_running(channel: grpc.Channel) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while stub.GetInfo(executor_pb2.GetInfoRequest()).num_rows == 0:
         assert time.monotonic() < deadline
+
+
+def test_an_executor_without_its_packages_says_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "executor_service.runner.load", raising=False)
+    monkeypatch.setenv("OCTAVO_NATIVE", "0")
+    with pytest.raises(ConfigError, match=r"torch: pip install 'octavo\[executor\]'"):
+        _load_model(ExecutorConfig(), lambda *_: None)

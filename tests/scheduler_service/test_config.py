@@ -82,3 +82,8 @@ def test_children_get_the_same_config() -> None:
 def test_a_wrong_value_is_refused_by_the_name_of_its_flag(argument: str, flag: str) -> None:
     with pytest.raises(ConfigError, match=f"^{flag}"):
         config_of("--executors=a:1" if "executors" not in argument else argument, argument)
+
+
+def test_a_wrong_policy_is_told_which_ones_there_are() -> None:
+    with pytest.raises(ConfigError, match="^--scheduling-policy: 'random' is not one of fcfs"):
+        config_of("--executors=a:1", "--scheduling-policy=random")

@@ -50,3 +50,18 @@ def test_a_refused_turn_leaves_no_trace_in_the_conversation(
     assert chat(monkeypatch, fake, "one\ntwo\n") == 0
     assert "messages" in capsys.readouterr().err
     assert turns(fake, 1) == [("user", "two")]
+
+
+def test_help_is_told_and_quit_leaves_and_neither_goes_to_the_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeInference()
+    assert chat(monkeypatch, fake, "/help\n/quit\none\n") == 0
+    assert fake.requests == []
+    assert "/reset forgets" in capsys.readouterr().out
+
+
+def test_a_server_with_a_scheme_is_told_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "--server=http://127.0.0.1:8000"]) == 2
+    assert "--server" in (told := capsys.readouterr().err)
+    assert "host:port" in told

@@ -48,6 +48,12 @@ def unusual(field: dataclasses.Field[object]) -> tuple[list[str], object]:
         return [f"{flag}=vllm"], "vllm"
     if field.type == "bool":
         return [flag.replace("--", "--no-", 1)] if field.default else [flag], not field.default
+    if field.name == "dtype":
+        return [f"{flag}=float32"], "float32"
+    if field.name == "kv_cache_dtype":
+        return [f"{flag}=int8"], "int8"
+    if field.name == "quantization":
+        return [f"{flag}=none"], "none"
     if field.metadata["choices"]:
         value = field.metadata["choices"][-1]
         return [f"{flag}={value}"], value
@@ -117,6 +123,8 @@ def test_an_api_key_travels_in_the_environment_and_no_other_variable_of_ours_doe
         (["--role=api"], "--role"),
         (["--status-fd=3"], "--status-fd"),
         (["--block-size=0"], "--block-size"),
+        (["--dtype=bfloat16"], "--dtype bfloat16: .*--device cuda"),
+        (["--kv-cache-dtype=fp8"], "--kv-cache-dtype fp8: .*--device cuda"),
     ],
 )
 def test_a_wrong_flag_is_named_before_anything_starts(argv: list[str], flag: str) -> None:
