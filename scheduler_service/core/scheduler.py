@@ -2,6 +2,24 @@
 
 The caller owns the loop: add and abort as they come; `schedule` until it returns None; send each
 plan; `apply` results in order; `take_events` after any of these. Everything is deterministic.
+
+All of it works on one `state.py`. Which call goes where:
+
+    add             intake.py: refused, or a sequence that waits in the order of policy.py
+    schedule        planner.py, a plan:
+      1 decodes       a slot for the next token; none left: room.py takes a block from the victim
+                      that policy.py picks, by ending.py
+      2 prompts       those in progress, as many tokens as step_budget.py leaves beside decodes
+      3 new ones      admission.py: kv_cache.py looks up the cached prefix, twins.py passes over a
+                      sequence whose prefix another one is computing
+      at the end      forking.py: n choices from one prompt, that share blocks (forks.py)
+      all of it       plan_builder.py writes the plan's columns
+    apply           applier.py: KV is confirmed and goes to the tree, tokens are delivered, ends
+    abort, finish, expire, preempt       ending.py, the only way out
+    void_steps, reset                    recovery.py: plan again from what is confirmed
+
+Blocks are behind kv_cache.py alone: block_pool.py (free or named), block_table.py (whose), and
+radix_tree.py (cached; eviction.py says which goes first).
 """
 
 from __future__ import annotations

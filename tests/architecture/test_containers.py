@@ -10,20 +10,29 @@ from typing import Any
 import pytest
 import yaml
 
-from common.config import variable_of
+from common.config import parse, variable_of
 from executor_service.config import ExecutorConfig
 from scheduler_service.config import SchedulerConfig
 
 ROOT = Path(__file__).parents[2]
-SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE)["services"]
 OURS = {"scheduler": SchedulerConfig, "executor": ExecutorConfig, "executor-gpu": ExecutorConfig}
 EXECUTORS = ("executor", "executor-gpu")
+# What the file itself, an image or a parent process decides.
+DECIDED = {"host", "port", "grpc_port", "registry", "executors", "device", "shutdown_timeout"}
+DECIDED |= {"role", "engine_socket", "status_fd", "parent_fd"}
 DOCKERFILES = ("scheduler_service/Dockerfile", "executor_service/Dockerfile")
 
 
 def seconds(text: str) -> float:
     assert text.endswith("s")
     return float(text.removesuffix("s"))
+
+
+def flags(name: str) -> dict[str, str]:
+    """Of a service, by variable."""
+    return {variable_of(field): field.name for field in dataclasses.fields(OURS[name])}
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
@@ -64,9 +73,36 @@ def test_a_service_is_given_longer_to_stop_than_it_takes_to_drain(name: str) -> 
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_variable_is_one_of_the_services_flags(name: str) -> None:
-    known = {variable_of(field) for field in dataclasses.fields(OURS[name])}
     given = {key for key in SERVICES[name]["environment"] if key.startswith("OCTAVO_")}
-    assert given <= known, given - known
+    assert given <= set(flags(name)), given - set(flags(name))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_flag_of_a_service_is_passed_to_it_under_its_own_name(name: str) -> None:
+    """A flag that is missing here would be ignored without a word."""
+    environment = SERVICES[name]["environment"]
+    passed = {key for key in environment if re.match(rf"\$\{{{key}:-", environment[key])}
+    expected = {key for key, field in flags(name).items() if field not in DECIDED}
+    assert passed - {"HF_TOKEN", "HF_HUB_OFFLINE"} == expected
+
+
+def test_every_octavo_variable_of_the_compose_file_is_a_flag() -> None:
+    """Those that steer the file itself are a model folder, and the ports outside."""
+    known = {key for name in OURS for key in flags(name)} | {"OCTAVO_MODELS"}
+    named = set(re.findall(r"\bOCTAVO_[A-Z_]+\b", COMPOSE))
+    assert len(named) > 30
+    assert named <= known, named - known
+
+
+def test_an_empty_variable_is_a_flag_that_is_not_given() -> None:
+    for cls in (SchedulerConfig, ExecutorConfig):
+        empty = {variable_of(field): "" for field in dataclasses.fields(cls)}
+        assert parse(cls, [], prog="service", environ=empty) == cls()
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_executors_see_a_folder_of_models_and_cannot_write_it(name: str) -> None:
+    assert "${OCTAVO_MODELS:-./models}:/models:ro" in SERVICES[name]["volumes"]
 
 
 def test_the_scheduler_finds_executors_of_both_kinds_by_one_name() -> None:

@@ -27,7 +27,7 @@ from tests.compose.absences import (
     lose_one_mid_stream,
     stop_and_return,
 )
-from tests.compose.containers import check_health, check_images, check_ports
+from tests.compose.containers import check_health, check_images, check_models, check_ports
 from tests.compose.fleet import Failure, Fleet, say, wait_until
 
 
@@ -59,6 +59,7 @@ def show(fleet: Fleet) -> None:
     fleet.compose("up", "-d", "--no-build")
     fleet.wait_ready()
     check_images(fleet)
+    check_models(fleet)
     check_ports(fleet)
     check_health(fleet)
     answer = answer_from_the_host(fleet)

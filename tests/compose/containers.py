@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 import yaml
 
-from tests.compose.fleet import ROOT, Failure, Fleet, say
+from tests.compose.fleet import MODELS, ROOT, Failure, Fleet, say
 
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
@@ -15,6 +16,10 @@ _SCHEDULER_NEEDS_NONE_OF = ("torch", "transformers", "triton", "safetensors", "e
 _FIND_PACKAGES = "import importlib.util as u; print([n for n in {!r} if u.find_spec(n)])"
 _TELL_TORCH = (
     "import shutil, torch; print(torch.__version__, torch.version.cuda, shutil.which('cc'))"
+)
+
+_TELL_MODELS = (
+    "import os; print(sorted(os.listdir('/models')), os.statvfs('/models').f_flag & os.ST_RDONLY)"
 )
 
 
@@ -41,6 +46,13 @@ def check_images(fleet: Fleet) -> None:
     if compiler == "None":
         raise Failure("the executor's image has no C compiler")
     say(f"the scheduler has no torch; the executor has {torch}, without CUDA, and {compiler}")
+
+
+def check_models(fleet: Fleet) -> None:
+    expected = f"{sorted(path.name for path in MODELS.iterdir())} {os.ST_RDONLY}"
+    if (found := fleet.python_in("executor", _TELL_MODELS)) != expected:
+        raise Failure(f"the executor's /models: {found}, not {expected}")
+    say("the executor sees the folder of models, and cannot write it")
 
 
 def check_ports(fleet: Fleet) -> None:

@@ -18,6 +18,8 @@ import httpx
 from octavo import Delta, SyncClient
 
 ROOT = Path(__file__).resolve().parents[2]
+MODELS = Path(__file__).resolve().parent
+"""A folder that is there; what is in it matters to nobody."""
 PROJECT = "octavo-test"
 COMMAND_TIMEOUT_S = 1800.0
 READY_TIMEOUT_S = 300.0
@@ -58,6 +60,7 @@ class Fleet:
             "OCTAVO_PORT": f"127.0.0.1:{self.port}",
             "OCTAVO_GRPC_PORT": self.address,
             "OCTAVO_MODEL": "smollm2-135m",
+            "OCTAVO_MODELS": str(MODELS),
             "OCTAVO_THREADS": "1",
             "OCTAVO_KV_CACHE_MEMORY_BYTES": "256MiB",
         }
