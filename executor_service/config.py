@@ -76,8 +76,8 @@ class ExecutorConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-        check_dtypes(self.device, self.dtype, self.kv_cache_dtype)
         self._check_quantization()
+        check_dtypes(self.device, self.dtype, self.kv_cache_dtype)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
         for name in ("port", "metrics_port"):

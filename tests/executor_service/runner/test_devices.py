@@ -41,14 +41,16 @@ def test_the_cpu_says_which_pools_it_has_and_where_the_others_are(dtype: str) ->
 def test_the_gpu_has_every_kind_of_pool() -> None:
     from executor_service.runner.cuda_device import kv_kind_of
 
-    names = {name: kv_kind_of(ExecutorConfig(kv_cache_dtype=name)) for name in GPU_POOLS}
+    def kind(name: str, dtype: str = "auto") -> KVKind | None:
+        return kv_kind_of(ExecutorConfig(device="cuda", kv_cache_dtype=name, dtype=dtype))
+
+    names = {name: kind(name) for name in GPU_POOLS}
     assert names.pop("auto") is None
     assert names["fp8"] is names["fp8_e4m3"] is KVKind.FP8_E4M3
-    assert {kind.value for kind in names.values() if kind} == set(GPU_POOLS) - {"auto", "fp8"}
+    assert {found.value for found in names.values() if found} == set(GPU_POOLS) - {"auto", "fp8"}
     with pytest.raises(ConfigError, match=r"--kv-cache-dtype float32.*--dtype float32"):
-        kv_kind_of(ExecutorConfig(kv_cache_dtype="float32"))
-    exact = ExecutorConfig(kv_cache_dtype="float32", dtype="float32")
-    assert kv_kind_of(exact) is KVKind.FLOAT32
+        kind("float32")
+    assert kind("float32", dtype="float32") is KVKind.FLOAT32
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
