@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import ConfigError, OctavoError
+from common.version import VERSION
 
 COMMANDS = {
     "up": "start executors and a scheduler on this machine and serve",
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
+        return 0
+    if arguments[0] == "--version":
+        print(f"octavo {VERSION}")
         return 0
     name = arguments[0]
     if name not in COMMANDS:
@@ -48,7 +52,13 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
     return "\n".join(
-        ["usage: octavo COMMAND [flags]", "", *lines, "", "octavo COMMAND --help lists its flags."]
+        [
+            "usage: octavo COMMAND [flags]",
+            "",
+            *lines,
+            "",
+            "octavo COMMAND --help lists its flags.",
+        ]
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message as ProtoMessage
 
 from common.errors import InvalidRequestError
@@ -27,6 +28,12 @@ from octavo.types import (
 from proto import inference_pb2 as pb
 
 SAMPLING_FIELDS = frozenset(field.name for field in pb.SamplingParams.DESCRIPTOR.fields)
+_BOUNDS = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
 REQUEST_FIELDS = frozenset(
     ["request_id", "model", "n", "priority", "cache_salt", "return_text", "echo_prompt"]
 )
@@ -99,6 +106,12 @@ def _set(message: ProtoMessage, name: str, value: object, field: str) -> None:
         else:
             setattr(message, name, value)
     except (TypeError, ValueError, AttributeError) as error:
+        bounds = _BOUNDS.get(message.DESCRIPTOR.fields_by_name[name].cpp_type)
+        if bounds and type(value) is int:
+            low, high = bounds
+            raise InvalidRequestError(
+                f"{field} must be an integer from {low} to {high}, not {value}", field=field
+            ) from None
         raise InvalidRequestError(f"{field}: {error}", field=field) from error
 
 

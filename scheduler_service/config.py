@@ -62,7 +62,9 @@ class SchedulerConfig:
     )
 
     api_workers: int = option(1, help="processes that serve HTTP and gRPC")
-    api_key: str | None = option(None, help="key that clients must send", secret=True)
+    api_key: str | None = option(
+        None, help="key that clients must send, for /metrics too, not for /health", secret=True
+    )
     request_timeout: float | None = option(
         None, help="deadline of requests that name none, in seconds"
     )

@@ -30,8 +30,10 @@ async def render_messages(
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """Plain messages whose content is text, other fields as they came."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         fail(_FIELD, "a list of at least one message", messages)
+    if not messages:
+        raise InvalidRequestError("messages is empty; send at least one", field=_FIELD)
     if len(messages) > MAX_MESSAGES:
         raise InvalidRequestError(
             f"{len(messages)} messages; at most {MAX_MESSAGES} are taken", field=_FIELD

@@ -13,6 +13,7 @@ import grpc
 from common import grpc_server
 from common.errors import OctavoError
 from common.plan import TokenLogprobs
+from common.version import VERSION
 from proto import inference_pb2 as pb
 from proto import inference_pb2_grpc
 from scheduler_service.api.chat_messages import render_messages
@@ -22,7 +23,6 @@ from scheduler_service.api.generation import Generation
 from scheduler_service.api.grpc_request import messages_of, read_request
 from scheduler_service.api.prompt_run import PromptRun
 from scheduler_service.api.service import Service
-from scheduler_service.api.version import VERSION
 from scheduler_service.engine.messages import ServerInfo
 
 log = logging.getLogger(__name__)

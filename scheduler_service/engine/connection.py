@@ -190,8 +190,10 @@ class EngineConnection:
         except (msgspec.DecodeError, TooLargeError):
             log.exception("the step loop sent nonsense")
         # A loop that drains ends when it has nothing left; any other end is a loss.
-        level = logging.INFO if self._readiness.draining else logging.WARNING
-        log.log(level, "the step loop has ended; reconnecting")
+        if self._readiness.draining:
+            log.info("the step loop has ended")
+        else:
+            log.warning("the step loop has ended; reconnecting")
         self._lose(_GONE)
         await self._reconnect()
 

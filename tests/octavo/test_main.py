@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from common.version import VERSION
 from octavo.__main__ import COMMANDS, main
 from tests.support.fake_inference import FakeInference, serve_in_thread
 
@@ -22,6 +23,11 @@ def test_an_unknown_command_is_status_2_and_lists_the_known(
 ) -> None:
     assert main(["serve"]) == 2
     assert "generate" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"octavo {VERSION}\n"
 
 
 def test_a_wrong_flag_is_status_2_and_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,6 +79,11 @@ async def _answer(service: Service, ask: _Ask, arrived_at: float, send: Send) ->
 def _read(model: ServedModel, fields: Fields) -> _Ask:
     check_model_name(fields, model)
     refuse_unsupported(fields)
+    if fields.has("prompt_logprobs"):
+        raise InvalidRequestError(
+            "prompt_logprobs is not supported here: send the prompt to /v1/completions",
+            field="prompt_logprobs",
+        )
     return _Ask(
         _read_request(model, fields),
         read_answer_options(fields),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -90,9 +91,21 @@ async def _on_octavo_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Of the framework's own: no such route, no such method."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    body = ErrorBody(_Error(str(error.detail), "invalid_request_error", None, code))
+    code, message = "http_error", str(error.detail)
+    if error.status_code == 404:
+        code, message = "not_found", f"there is no {request.url.path} here{_near(request)}"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        code, message = "method_not_allowed", f"{request.url.path} takes {allowed}"
+    body = ErrorBody(_Error(message, "invalid_request_error", None, code))
     return _json(body, error.status_code, dict(error.headers or {}))
+
+
+def _near(request: Request) -> str:
+    """The route that was probably meant."""
+    paths = [route.path for route in request.app.routes]
+    found = get_close_matches(request.url.path, paths, n=1)
+    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(paths)}"
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from common.errors import UnavailableError
+from common.version import VERSION
 from scheduler_service.api.http.answer import json_response
 from scheduler_service.api.service import Service
-from scheduler_service.api.version import VERSION
 
 _PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 

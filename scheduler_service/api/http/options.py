@@ -55,11 +55,15 @@ def check_model_name(fields: Fields, model: ServedModel) -> None:
 def refuse_unsupported(fields: Fields) -> None:
     fields.refuse(_UNSUPPORTED)
     if fields.get("tool_choice") not in (None, "none", "auto"):
-        raise InvalidRequestError("tool_choice is not supported", field="tool_choice")
+        raise InvalidRequestError(
+            "tool_choice is not supported: leave it out, or send none or auto", field="tool_choice"
+        )
     response_format = fields.get("response_format")
     if response_format is not None and response_format != {"type": "text"}:
         raise InvalidRequestError(
-            'response_format takes only {"type": "text"}', field="response_format"
+            'response_format takes only {"type": "text"}: say in the prompt what form the answer'
+            " must have",
+            field="response_format",
         )
 
 

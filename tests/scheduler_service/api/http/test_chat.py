@@ -182,6 +182,7 @@ USER = {"role": "user", "content": "x"}
         ("tool_choice", "required"),
         ("functions", [{"name": "f"}]),
         ("response_format", {"type": "json_schema"}),
+        ("prompt_logprobs", 0),
         ("chat_template", "{{ messages }}"),
         ("chat_template_kwargs", {"a": 1}),
         ("add_generation_prompt", "no"),
@@ -200,6 +201,11 @@ async def test_a_bad_field_is_named_and_nothing_is_run(
         assert response.status_code == 400, response.text
         assert error_of(response)["param"] == field
     assert connection.submits == []
+
+
+async def test_an_empty_conversation_is_told_so(client: httpx.AsyncClient) -> None:
+    response = await client.post(URL, json=body(messages=[]))
+    assert error_of(response)["message"] == "messages is empty; send at least one"
 
 
 async def test_c44_stream_options_are_for_streams(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from common.version import VERSION
 from scheduler_service.api.http.app import build_app
 from scheduler_service.api.service import Service
 from scheduler_service.config import SchedulerConfig
@@ -88,6 +89,15 @@ async def test_unknown_routes_and_methods_have_the_usual_shape(client: httpx.Asy
     assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
     response = await client.get("/v1/completions")
     assert (response.status_code, error_of(response)["code"]) == (405, "method_not_allowed")
+    assert error_of(response)["message"] == "/v1/completions takes POST"
+    for path, meant in (
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/completions", "did you mean /v1/completions?"),
+        ("/", "there are /v1/completions, "),
+    ):
+        message = error_of(await client.get(path))["message"]
+        assert message.startswith(f"there is no {path} here")
+        assert meant in message
     for path in ("/docs", "/openapi.json", "/redoc"):
         assert (await client.get(path)).status_code == 404
 
@@ -105,4 +115,4 @@ async def test_a_bug_is_a_500_that_tells_nothing(
 
 
 async def test_the_version_is_told(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/version")).json()["version"]
+    assert (await client.get("/version")).json() == {"version": VERSION}
