@@ -6,25 +6,24 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHOWN = (
-    "import sys; sys.path.append(sys.argv[1]); from common.version import VERSION; print(VERSION)"
-)
+SHOW = """
+import sys
+
+sys.path.append(sys.argv[1])
+from common.version import VERSION
+
+print(VERSION)
+"""
 
 
 def shown(folder: Path) -> str:
     """Without the site's packages, where a release might be installed."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            f"import sys; sys.path.append({str(folder)!r}); {SHOWN}",
-        ],
+        [sys.executable, "-I", "-S", "-c", SHOW, str(folder)],
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
