@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.config import parse
-from common.kv_size import GIB, KIB
+from common.kv_size import GIB, KIB, Device
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.estimate import SizeEstimate, estimate
 from octavo.sizing.model_shape import ModelShape, shape_of
@@ -37,9 +37,7 @@ def lines(shape: ModelShape, config: SizeConfig, estimate: SizeEstimate) -> list
         ),
         (
             "device",
-            f"{_device_name(config)}{estimate.memory_bytes / GIB:.1f} GiB,"
-            f" {device.flops / 1e12:g} TFLOP/s,"
-            f" {device.bandwidth / 1e12:g} TB/s; ridge point {device.ridge_point:.0f} FLOP/byte",
+            f"{_device_name(config)}{estimate.memory_bytes / GIB:.1f} GiB{_speed(device)}",
         ),
         (
             "fits",
@@ -47,13 +45,17 @@ def lines(shape: ModelShape, config: SizeConfig, estimate: SizeEstimate) -> list
             f" {estimate.num_blocks:,} blocks of {config.block_size}:"
             f" {estimate.num_requests:,} requests of {config.length:,}",
         ),
+    ]
+    if device is None:
+        return rows
+    rows.append(
         (
             "one token",
             f"{estimate.compute_s * 1e3:.3f} ms of compute, {estimate.read_s * 1e3:.2f} ms of"
             f" reading weights: at best {1 / max(estimate.compute_s, estimate.read_s):,.0f}"
             " tokens/s for one request",
-        ),
-    ]
+        )
+    )
     if estimate.num_requests:
         rate = estimate.num_requests / estimate.full_step_s
         rows.append(
@@ -64,6 +66,15 @@ def lines(shape: ModelShape, config: SizeConfig, estimate: SizeEstimate) -> list
             )
         )
     return rows
+
+
+def _speed(device: Device | None) -> str:
+    if device is None:
+        return "; --flops and --bandwidth would say how fast"
+    return (
+        f", {device.flops / 1e12:g} TFLOP/s, {device.bandwidth / 1e12:g} TB/s;"
+        f" ridge point {device.ridge_point:.0f} FLOP/byte"
+    )
 
 
 def _device_name(config: SizeConfig) -> str:

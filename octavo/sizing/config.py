@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from common.config import option
 from common.errors import ConfigError
 from common.kv_size import DTYPE_BYTES, KV_CACHE_DTYPES
-from octavo.sizing.card import CARDS
+from executor_service.config import check_dtypes
+from octavo.sizing.card import CARDS, CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +21,16 @@ class SizeConfig:
     head_dim: int | None = option(None, help="elements per head; auto: the model's")
     params: float | None = option(None, help="parameters, e.g. 7e9; auto: the model's")
     dtype: str = option(
-        "auto", choices=("auto", *DTYPE_BYTES), help="of weights; auto: the model's"
+        "auto",
+        choices=("auto", *DTYPE_BYTES),
+        help="of weights; auto: the model's; on the CPU as a GGUF file stores them, else float32",
     )
     kv_cache_dtype: str = option(
-        "auto", choices=("auto", *KV_CACHE_DTYPES), help="of the KV cache; auto: the weights'"
+        "auto", choices=("auto", *KV_CACHE_DTYPES), help="of the KV cache; auto: as `up` takes it"
     )
-    device: str = option("a100", choices=tuple(CARDS), help="whose figures to take")
+    device: str = option(
+        "a100", choices=(*CARDS, CPU), help="whose figures to take; cpu: this machine's free memory"
+    )
     memory_bytes: int | None = option(
         None, flag="--memory", help="memory, e.g. 80GiB; auto: the device's"
     )
@@ -40,6 +45,7 @@ class SizeConfig:
     length: int = option(4096, help="tokens of a request, outputs included")
 
     def __post_init__(self) -> None:
+        check_dtypes(CPU if self.device == CPU else "cuda", self.dtype, self.kv_cache_dtype)
         names = ("layers", "kv_heads", "head_dim", "params", "flops", "bandwidth")
         for name in (*names, "block_size", "length"):
             value = getattr(self, name)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from common.errors import ConfigError
 from common.kv_size import (
-    DTYPE_BYTES,
     GIB,
     Device,
     block_bytes,
@@ -19,14 +18,15 @@ from common.kv_size import (
     read_seconds,
     step_seconds,
 )
-from octavo.sizing.card import CARDS
+from octavo.sizing.card import card_of
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeEstimate:
-    device: Device
+    device: Device | None
+    """None: nothing is known of its speed, and the times are 0."""
     memory_bytes: float
     kv_dtype: str
     weight_bytes: float
@@ -37,23 +37,19 @@ class SizeEstimate:
     num_tokens: int
     num_requests: int
     """Of the asked length, at once."""
-    compute_s: float
+    compute_s: float = 0.0
     """One token alone: its arithmetic."""
-    read_s: float
+    read_s: float = 0.0
     """One token alone: reading the weights."""
-    full_step_s: float
+    full_step_s: float = 0.0
     """One token for each of `num_requests`, all at their full length; 0 if none fits."""
 
 
 def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
     """ConfigError if the weights leave no room."""
-    card = CARDS[config.device]
-    device = Device(
-        flops=config.flops or card.device.flops,
-        bandwidth=config.bandwidth or card.device.bandwidth,
-    )
+    card = card_of(config.device)
     memory_bytes = config.memory_bytes or card.memory_bytes
-    weight_bytes = shape.num_parameters * DTYPE_BYTES[shape.dtype]
+    weight_bytes = shape.weight_bytes
     kv_bytes = memory_bytes * config.gpu_memory_utilization - weight_bytes
     if kv_bytes <= 0:
         raise ConfigError(
@@ -61,35 +57,57 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
             f" {config.gpu_memory_utilization:g} x {memory_bytes / GIB:.1f} GiB"
             f" (--memory, --gpu-memory-utilization, --dtype)"
         )
-    kv_dtype = shape.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     heads = {
         "num_layers": shape.num_layers,
         "num_kv_heads": shape.num_kv_heads,
         "head_dim": shape.head_dim,
     }
-    element_bytes = kv_element_bytes(kv_dtype, shape.head_dim)
+    element_bytes = kv_element_bytes(shape.kv_dtype, shape.head_dim)
     per_token = kv_bytes_per_token(element_bytes=element_bytes, **heads)
     per_block = block_bytes(block_size=config.block_size, element_bytes=element_bytes, **heads)
     num_blocks = num_blocks_that_fit(kv_bytes, per_block)
     num_requests = num_sequences_that_fit(num_blocks, blocks_of(config.length, config.block_size))
-    full_step_s = step_seconds(
-        num_parameters=shape.num_parameters,
-        weight_bytes=weight_bytes,
-        num_tokens=num_requests,
-        kv_bytes_read=num_requests * config.length * per_token,
-        device=device,
+    device = _device(config, card.device)
+    times = (
+        _times(shape, device, num_requests, num_requests * config.length * per_token)
+        if device
+        else {}
     )
     return SizeEstimate(
         device=device,
         memory_bytes=memory_bytes,
-        kv_dtype=kv_dtype,
+        kv_dtype=shape.kv_dtype,
         weight_bytes=weight_bytes,
         kv_bytes_per_token=per_token,
         kv_bytes=kv_bytes,
         num_blocks=num_blocks,
         num_tokens=num_blocks * config.block_size,
         num_requests=num_requests,
-        compute_s=compute_seconds(num_parameters=shape.num_parameters, num_tokens=1, device=device),
-        read_s=read_seconds(num_bytes=weight_bytes, device=device),
-        full_step_s=full_step_s if num_requests else 0.0,
+        **times,
     )
+
+
+def _device(config: SizeConfig, known: Device | None) -> Device | None:
+    """With what the flags say; None where a figure is missing."""
+    flops = config.flops or (known.flops if known else None)
+    bandwidth = config.bandwidth or (known.bandwidth if known else None)
+    return Device(flops=flops, bandwidth=bandwidth) if flops and bandwidth else None
+
+
+def _times(
+    shape: ModelShape, device: Device, num_requests: int, kv_bytes_read: float
+) -> dict[str, float]:
+    full_step_s = step_seconds(
+        num_parameters=shape.num_parameters,
+        weight_bytes=shape.weight_bytes,
+        num_tokens=num_requests,
+        kv_bytes_read=kv_bytes_read,
+        device=device,
+    )
+    return {
+        "compute_s": compute_seconds(
+            num_parameters=shape.num_parameters, num_tokens=1, device=device
+        ),
+        "read_s": read_seconds(num_bytes=shape.weight_bytes, device=device),
+        "full_step_s": full_step_s if num_requests else 0.0,
+    }

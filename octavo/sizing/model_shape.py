@@ -7,17 +7,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import ConfigError, ModelError
 from common.kv_size import DTYPE_BYTES
+from executor_service.models.dequantize import BLOCK_TYPES, block_of, type_name
 from executor_service.models.gguf_config import hf_config
 from executor_service.models.gguf_file import GGUFFile
 from executor_service.models.source import SMOLLM2_ALIAS, locate
+from octavo.sizing.card import CPU
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.parameters import estimated_parameters, stored_parameters
 
 DEFAULT_DTYPE = "bfloat16"
+_CPU_DTYPE = "float32"
+_KV_DTYPE_BESIDE_BLOCKS = "float16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +32,15 @@ class ModelShape:
     head_dim: int
     num_parameters: float
     dtype: str
-    """Of the weights, as they will lie in memory."""
+    """Of the weights, as they will lie in memory: a dtype, or kinds of blocks."""
+    weight_bytes: float
+    kv_dtype: str
 
 
 def shape_of(config: SizeConfig) -> ModelShape:
     """The model's, with what the flags say instead. ConfigError names what is still missing."""
     found = _read(config.model) if config.model is not None else {}
+    stored = found.pop("stored", None)
     given = {
         "num_layers": config.layers,
         "num_kv_heads": config.kv_heads,
@@ -42,13 +49,32 @@ def shape_of(config: SizeConfig) -> ModelShape:
         "dtype": None if config.dtype == "auto" else config.dtype,
     }
     values = {"name": "the model", "dtype": DEFAULT_DTYPE} | found
+    if config.device == CPU:
+        values["dtype"] = _CPU_DTYPE
     values |= {name: value for name, value in given.items() if value is not None}
     flags = ("--layers", "--kv-heads", "--head-dim", "--params")
     missing = [flag for flag, name in zip(flags, given, strict=False) if values.get(name) is None]
     if missing:
         subject = "the model does not say: " if config.model else "--model, or "
         raise ConfigError(f"needed: {subject}{', '.join(missing)}")
-    return ModelShape(**values)
+    weights = Weights(values["dtype"], values["num_parameters"] * DTYPE_BYTES[values["dtype"]])
+    if config.device == CPU and stored and config.dtype == "auto" and config.params is None:
+        weights = stored
+    values["dtype"] = weights.dtype
+    return ModelShape(
+        **values, weight_bytes=weights.num_bytes, kv_dtype=_kv_dtype(config, weights.dtype)
+    )
+
+
+class Weights(NamedTuple):
+    dtype: str
+    num_bytes: float
+
+
+def _kv_dtype(config: SizeConfig, weights_dtype: str) -> str:
+    if config.kv_cache_dtype != "auto":
+        return config.kv_cache_dtype
+    return weights_dtype if weights_dtype in DTYPE_BYTES else _KV_DTYPE_BESIDE_BLOCKS
 
 
 def _read(model: str) -> dict[str, Any]:
@@ -60,11 +86,30 @@ def _read(model: str) -> dict[str, Any]:
     if path.suffix == ".gguf":
         file = GGUFFile(path)
         num_parameters = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
-        return _from_config(hf_config(file), path.stem) | {"num_parameters": num_parameters}
+        return _from_config(hf_config(file), path.stem) | {
+            "num_parameters": num_parameters,
+            "dtype": DEFAULT_DTYPE,
+            "stored": _stored(file),
+        }
     config = _json_object(path)
     return _from_config(config, path.parent.resolve().name) | {
         "num_parameters": stored_parameters(path.parent) or estimated_parameters(config)
     }
+
+
+def _stored(file: GGUFFile) -> Weights:
+    """What the CPU keeps of the file: blocks as they are, all else in float32."""
+    kinds: set[str] = set()
+    num_bytes = 0
+    for tensor in file.tensors.values():
+        num_elements = math.prod(tensor.shape)
+        if tensor.type_id in BLOCK_TYPES:
+            per_block, block_bytes = block_of(tensor.type_id)
+            kinds.add(type_name(tensor.type_id).lower())
+            num_bytes += num_elements // per_block * block_bytes
+        else:
+            num_bytes += num_elements * DTYPE_BYTES[_CPU_DTYPE]
+    return Weights("+".join(sorted(kinds)) or _CPU_DTYPE, num_bytes)
 
 
 def _from_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:

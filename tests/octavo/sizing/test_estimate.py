@@ -8,6 +8,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.kv_size import GIB, KIB, MIB
+from executor_service.memory.sizing import available_memory
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.estimate import SizeEstimate, estimate
 from octavo.sizing.model_shape import shape_of
@@ -60,6 +61,15 @@ def test_flags_of_the_device_win_over_its_name() -> None:
     assert found.memory_bytes == 40 * GIB
     assert found.device.ridge_point == 10
     assert found.read_s * 1e3 == pytest.approx(140)
+
+
+def test_of_a_cpu_the_memory_is_known_and_the_speed_is_not() -> None:
+    found = size(dtype="float32", device="cpu", params=1e6, length=64)
+    assert found.memory_bytes == pytest.approx(available_memory(), rel=0.2)
+    assert found.num_requests > 0
+    assert (found.device, found.read_s) == (None, 0.0)
+    told = size(dtype="float32", device="cpu", params=1e6, flops=1e11, bandwidth=1e10)
+    assert told.read_s == pytest.approx(4e6 / 1e10)
 
 
 def test_a_request_takes_whole_blocks() -> None:

@@ -49,6 +49,22 @@ def test_the_alias_is_read_from_its_gguf_header() -> None:
     shape = shape_of(SizeConfig(model="smollm2-135m"))
     assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (30, 3, 64)
     assert shape.num_parameters == 134_515_008
+    assert (shape.dtype, shape.weight_bytes) == ("bfloat16", 2 * 134_515_008)
+
+
+def test_on_the_cpu_a_gguf_file_is_as_it_is_stored() -> None:
+    shape = shape_of(SizeConfig(model="smollm2-135m", device="cpu"))
+    assert (shape.dtype, shape.kv_dtype) == ("q4_1+q8_0", "float16")
+    assert shape.weight_bytes == 96_576_768
+    exact = shape_of(SizeConfig(model="smollm2-135m", device="cpu", dtype="float32"))
+    assert (exact.weight_bytes, exact.kv_dtype) == (4 * 134_515_008, "float32")
+
+
+def test_on_the_cpu_other_weights_are_float32(tmp_path: Path) -> None:
+    shape = shape_of(SizeConfig(model=str(write_config(tmp_path)), device="cpu"))
+    assert (shape.dtype, shape.kv_dtype) == ("float32", "float32")
+    with pytest.raises(ConfigError, match="--dtype bfloat16"):
+        SizeConfig(model=str(tmp_path), device="cpu", dtype="bfloat16")
 
 
 def test_flags_win_over_the_model(tmp_path: Path) -> None:
