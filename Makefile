@@ -26,6 +26,7 @@ help: ## list the commands
 setup: $(VENV)/.done ## make .venv with everything, once
 
 $(VENV)/.done: requirements.lock requirements-model.lock
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Octavo needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make ... PYTHON=python3.11" % v[:2] or 0)'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt

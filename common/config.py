@@ -17,6 +17,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from common.errors import ConfigError
@@ -117,7 +118,7 @@ def parse(
     environ: Mapping[str, str] = os.environ,
 ) -> ConfigT:
     """Parses a whole command line. `--help` prints and exits; anything wrong is a ConfigError."""
-    parser = _Parser(prog=prog, allow_abbrev=False)
+    parser = Parser(prog=prog, allow_abbrev=False)
     add_arguments(parser, cls)
     return from_namespace(cls, parser.parse_args(list(argv)), environ)
 
@@ -151,9 +152,15 @@ def secret_environ(instance: Any, cls: type[Any]) -> dict[str, str]:
     }
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """What is wrong is a ConfigError of one line; a misspelt flag is told what it may have been."""
+
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (see {self.prog} --help)")
+        flags = list(self._option_string_actions)
+        words = (word.split("=")[0] for word in message.split() if word.startswith("--"))
+        near = [get_close_matches(word, flags, n=1) for word in words if word not in flags]
+        meant = "".join(f"; did you mean {found[0]}?" for found in near if found)
+        raise ConfigError(f"{message}{meant} (see {self.prog} --help)")
 
 
 def _options(cls: type[Any]) -> list[dataclasses.Field[Any]]:

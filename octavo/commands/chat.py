@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 
+from common.config import Parser
 from common.errors import InvalidRequestError
 from octavo.commands.answer import Answer
 from octavo.commands.sampling_flags import add_sampling_flags, sampling_options
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="octavo chat", description=f"Chat with a model. {_HELP}.", allow_abbrev=False
     )
     parser.add_argument("--system", metavar="TEXT", help="system message of the conversation")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from common.config import Parser
 from common.errors import ServerError
 from octavo.commands.answer import Answer
 from octavo.commands.server import own_server
@@ -16,7 +16,7 @@ MAX_TOKENS = 96
 
 
 def main(argv: Sequence[str]) -> int:
-    argparse.ArgumentParser(
+    Parser(
         prog="octavo demo", description="Start everything, stream one answer, stop everything."
     ).parse_args(argv)
     print(f"Starting a scheduler and an executor with {MODEL} ...", flush=True)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from common.config import Parser
 from octavo.commands.answer import Answer
 from octavo.commands.sampling_flags import add_sampling_flags, sampling_options
 from octavo.commands.server import add_server_flags, connected_client
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="octavo generate", description="Stream one answer to stdout.", allow_abbrev=False
     )
     parser.add_argument("prompt", metavar="PROMPT", help="text to continue; - reads it from stdin")

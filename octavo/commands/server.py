@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from common.config import Parser
 from common.errors import ConfigError
 from octavo.stack import config
 from octavo.stack.background import running_stack
@@ -63,7 +64,7 @@ def own_server(flags: Sequence[str]) -> Iterator[SyncClient]:
 
 def own_server_config(flags: Sequence[str]) -> StackConfig:
     """Not even the environment may move it off automatic ports: a served stack may have those."""
-    parser = argparse.ArgumentParser(conflict_handler="resolve", allow_abbrev=False)
+    parser = Parser(conflict_handler="resolve", allow_abbrev=False)
     config.add_arguments(parser)
     fixed = ["--host=127.0.0.1", "--port=0", "--grpc-port=0", "--log-level=warning"]
     # One person talks to it: a pool for hundreds would only take longer to clear.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from common.config import Parser
 from octavo.experiments import fragmentation
 from octavo.experiments.fragmentation import Allocation
 
@@ -18,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="octavo simulate",
         description="Run an experiment with the scheduler's own memory management.",
         allow_abbrev=False,

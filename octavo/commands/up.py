@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from types import FrameType
 
+from common.config import Parser
 from octavo.stack import config
 from octavo.stack.command_lines import CommandLines
 from octavo.stack.config import StackConfig
@@ -46,7 +47,7 @@ def serve(stack_config: StackConfig, command_lines: CommandLines) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="octavo up",
         description="Start executors and a scheduler on this machine and serve until a signal. "
         "Every flag is also an environment variable: --max-num-seqs is OCTAVO_MAX_NUM_SEQS.",

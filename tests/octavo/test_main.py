@@ -10,6 +10,9 @@ from octavo.__main__ import COMMANDS, main
 from tests.support.fake_inference import FakeInference, serve_in_thread
 
 
+REQUIRED = {"generate": ["a prompt"]}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -33,6 +36,16 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_flag_is_status_2_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--max-num-seqs=none"]) == 2
     assert "--max-num-seqs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_misspelt_flag_is_one_line_that_knows_a_better_one(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *REQUIRED.get(command, []), "--hepl"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "--hepl; did you mean --help?" in errors
 
 
 def test_an_error_of_the_server_is_status_1_and_names_the_field(
