@@ -9,7 +9,6 @@ from common.version import VERSION
 from octavo.__main__ import COMMANDS, main
 from tests.support.fake_inference import FakeInference, serve_in_thread
 
-
 REQUIRED = {"generate": ["a prompt"]}
 
 
