@@ -29,6 +29,9 @@ EXECUTOR_GRACE_S = 2.5
 SCHEDULER_MARGIN_S = 4.0
 """Over its --shutdown-timeout; with the default one and the executors' grace under 10 s in all."""
 URGENT_GRACE_S = 1.0
+SIGNAL_PATIENCE_S = 1.0
+"""A signal that comes just before the inbox is waited for wakes nobody; its handler runs when the
+wait ends."""
 
 
 class StackError(OctavoError):
@@ -131,12 +134,13 @@ class Stack:
 
     def _next_message(self) -> StackMessage | None:
         """None when something else is due first."""
+        now = time.monotonic()
         due = [slot.start_at for slot in self._slots() if slot.start_at is not None]
+        due.append(now + SIGNAL_PATIENCE_S)
         if not self._announced and self._ready_by is not None:
-            due.append(time.monotonic() + READY_POLL_S)
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+            due.append(now + READY_POLL_S)
         try:
-            return self._inbox.get(timeout=timeout)
+            return self._inbox.get(timeout=max(0.0, min(due) - now))
         except queue.Empty:
             return None
 

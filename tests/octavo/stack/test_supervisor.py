@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -187,3 +188,28 @@ def test_a_stop_during_start_is_obeyed() -> None:
         stack.thread.join(20)
     assert stack.error is None
     assert not stack.ready.is_set()
+
+
+class WatchedInbox:
+    """Tells how long it was waited for."""
+
+    def __init__(self, inbox: Any) -> None:
+        self._inbox = inbox
+        self.waits: list[float | None] = []
+
+    def put(self, message: object) -> None:
+        self._inbox.put(message)
+
+    def get(self, timeout: float | None) -> object:
+        self.waits.append(timeout)
+        return self._inbox.get(timeout=timeout)
+
+
+def test_a_signal_that_woke_nobody_is_seen_within_a_second() -> None:
+    """Its handler runs in the main thread, when that leaves its wait."""
+    with running() as stack:
+        assert stack.ready.wait(20)
+        inbox: Any = WatchedInbox(stack.stack._inbox)
+        stack.stack._inbox = inbox
+        assert eventually(lambda: len(inbox.waits) > 1)
+        assert all(wait is not None and wait <= 1.0 for wait in inbox.waits)
