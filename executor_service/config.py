@@ -12,6 +12,7 @@ from common.kv_size import KV_CACHE_DTYPES
 CPU_DTYPES = ("auto", "float32")
 """The CPU computes in float32, whatever weights are stored as."""
 CPU_KV_CACHE_DTYPES = ("auto", "float32", "float16", "int8")
+"""All but auto are torch's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,13 +26,6 @@ from executor_service.runner.native_sampler import NativeSampler
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.weight_choice import wants_blocks, weight_rules
 
-_KV_DTYPES = {
-    "auto": None,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "int8": torch.int8,
-}
-
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +35,8 @@ class CpuDevice:
     dtype = torch.float32
 
     def __init__(self, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> None:
-        self._kv_dtype = _KV_DTYPES[config.kv_cache_dtype]
+        name = config.kv_cache_dtype
+        self._kv_dtype: torch.dtype | None = None if name == "auto" else getattr(torch, name)
         self._num_threads = config.threads or len(os.sched_getaffinity(0))
         self._library = _load(environ)
         self._weight_rules = weight_rules(config)

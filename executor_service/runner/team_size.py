@@ -28,8 +28,9 @@ class TeamSize:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._choices: dict[int, _Choice] = {}
-        """Of steps of about as many tokens."""
+        num_choices = _FEW_TOKENS.bit_length() + 1 if most > 1 else 0
+        self._choices = [_Choice(most, most - 1) for _ in range(num_choices)]
+        """Of steps of about as many tokens: by the bits of their number."""
         self._last: _Choice | None = None
         """Of the step before."""
         self._last_ended_ns = 0
@@ -50,9 +51,7 @@ class TeamSize:
     def _choice(self, num_tokens: int) -> _Choice | None:
         if self._most == 1 or num_tokens > _FEW_TOKENS:
             return None
-        return self._choices.setdefault(
-            num_tokens.bit_length(), _Choice(self._most, self._most - 1)
-        )
+        return self._choices[num_tokens.bit_length()]
 
 
 class _Choice:

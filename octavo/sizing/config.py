@@ -45,7 +45,7 @@ class SizeConfig:
     length: int = option(4096, help="tokens of a request, outputs included")
 
     def __post_init__(self) -> None:
-        check_dtypes(CPU if self.device == CPU else "cuda", self.dtype, self.kv_cache_dtype)
+        check_dtypes(self.device, self.dtype, self.kv_cache_dtype)
         names = ("layers", "kv_heads", "head_dim", "params", "flops", "bandwidth")
         for name in (*names, "block_size", "length"):
             value = getattr(self, name)
