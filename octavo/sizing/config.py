@@ -23,7 +23,7 @@ class SizeConfig:
     dtype: str = option(
         "auto",
         choices=("auto", *DTYPE_BYTES),
-        help="of weights; auto: the model's; on the CPU as a GGUF file stores them, else float32",
+        help="of weights; auto: bfloat16; on the CPU as a GGUF file stores them, else float32",
     )
     kv_cache_dtype: str = option(
         "auto", choices=("auto", *KV_CACHE_DTYPES), help="of the KV cache; auto: as `up` takes it"
@@ -53,3 +53,5 @@ class SizeConfig:
                 raise ConfigError(f"--{name.replace('_', '-')} must be above 0, not {value}")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError("--gpu-memory-utilization must be above 0 and at most 1")
+        if self.device == CPU and (self.flops is None) != (self.bandwidth is None):
+            raise ConfigError("--device cpu: its speed takes both --flops and --bandwidth")

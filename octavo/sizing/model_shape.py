@@ -48,9 +48,8 @@ def shape_of(config: SizeConfig) -> ModelShape:
         "num_parameters": config.params,
         "dtype": None if config.dtype == "auto" else config.dtype,
     }
-    values = {"name": "the model", "dtype": DEFAULT_DTYPE} | found
-    if config.device == CPU:
-        values["dtype"] = _CPU_DTYPE
+    values = {"name": "the model"} | found
+    values["dtype"] = _CPU_DTYPE if config.device == CPU else DEFAULT_DTYPE
     values |= {name: value for name, value in given.items() if value is not None}
     flags = ("--layers", "--kv-heads", "--head-dim", "--params")
     missing = [flag for flag, name in zip(flags, given, strict=False) if values.get(name) is None]
@@ -88,7 +87,6 @@ def _read(model: str) -> dict[str, Any]:
         num_parameters = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
         return _from_config(hf_config(file), path.stem) | {
             "num_parameters": num_parameters,
-            "dtype": DEFAULT_DTYPE,
             "stored": _stored(file),
         }
     config = _json_object(path)
@@ -119,13 +117,11 @@ def _from_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     head_dim = config.get("head_dim")
     if head_dim is None and num_heads and hidden_size:
         head_dim = hidden_size // num_heads
-    dtype = config.get("torch_dtype") or config.get("dtype")
     return {
         "name": name,
         "num_layers": config.get("num_hidden_layers"),
         "num_kv_heads": config.get("num_key_value_heads") or num_heads,
         "head_dim": head_dim,
-        "dtype": dtype if dtype in DTYPE_BYTES else DEFAULT_DTYPE,
     }
 
 

@@ -70,6 +70,8 @@ def test_of_a_cpu_the_memory_is_known_and_the_speed_is_not() -> None:
     assert (found.device, found.read_s) == (None, 0.0)
     told = size(dtype="float32", device="cpu", params=1e6, flops=1e11, bandwidth=1e10)
     assert told.read_s == pytest.approx(4e6 / 1e10)
+    with pytest.raises(ConfigError, match="--bandwidth"):
+        size(dtype="float32", device="cpu", flops=1e11)
 
 
 def test_a_request_takes_whole_blocks() -> None:

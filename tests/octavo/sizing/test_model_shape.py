@@ -52,6 +52,12 @@ def test_the_alias_is_read_from_its_gguf_header() -> None:
     assert (shape.dtype, shape.weight_bytes) == ("bfloat16", 2 * 134_515_008)
 
 
+def test_a_gpu_keeps_every_model_in_16_bits(tmp_path: Path) -> None:
+    path = write_config(tmp_path, torch_dtype="float32")
+    assert shape_of(SizeConfig(model=str(path))).dtype == "bfloat16"
+    assert shape_of(SizeConfig(model=str(path), dtype="float32")).dtype == "float32"
+
+
 def test_on_the_cpu_a_gguf_file_is_as_it_is_stored() -> None:
     shape = shape_of(SizeConfig(model="smollm2-135m", device="cpu"))
     assert (shape.dtype, shape.kv_dtype) == ("q4_1+q8_0", "float16")
