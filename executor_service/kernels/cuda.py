@@ -14,15 +14,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from executor_service.kernels import block_copy, cuda_kv, rms_norm, silu_mul
+from executor_service.kernels import attention, block_copy, cuda_kv, rms_norm, silu_mul
 from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedWeight, StepLayout
 from executor_service.kernels.cuda_kv import CudaKV
 from executor_service.kernels.cuda_step import CudaStep, begin_step
 from executor_service.kernels.decode_buffers import DecodeBuffers
 from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
-from executor_service.kernels.paged_attention import paged_attention
-from executor_service.kernels.prefill_attention import prefill_attention
 from executor_service.kernels.rotary_kv_write import rotary_kv_write
 from executor_service.kernels.transfers import Upload, upload_now
 from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
@@ -111,17 +109,8 @@ class CudaBackend:
     def attention(
         self, q: Tensor, kv: KVStorage, layer: int, scale: float, step: CudaStep
     ) -> Tensor:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         pool = cuda_kv.of_layer(cast(CudaKV, kv), layer)
-        # Two launches, though one could hold both kinds of work. Compiled for sm_90 as one, with
-        # heads of 128, a program takes 187 registers of 256 threads and 97 KiB: one fits on a
-        # multiprocessor where three of decodes do (sm_80: the same), and decodes live of many
-        # reads at once. With a prefill's warps they would also sum in another order beside one.
-        if step.decodes is not None:
-            paged_attention(q, pool, scale, step.chunks, step.decodes, self._config, out)
-        if step.tiles is not None:
-            prefill_attention(q, pool, scale, step.chunks, step.tiles, self._config, out)
-        return out
+        return attention.attention(q, pool, scale, step, self._config)
 
     def copy_blocks(self, kv: KVStorage, sources: Tensor, destinations: Tensor) -> None:
         for tensor in cast(CudaKV, kv).tensors:

@@ -1,7 +1,7 @@
 """What the layers of one step share on the GPU: the chunks' columns, and how they are attended.
 
-All columns of a step are laid out on the host and sent in one copy. Chunks of one token go to
-`paged_attention`, longer ones to `prefill_attention` in tiles.
+All columns of a step are laid out on the host and sent in one copy. Chunks of one token are
+attended in splits of their context, longer ones in tiles of their tokens: see `attention`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class DecodeRows:
     chunks: Tensor
     """[num_decodes] int32"""
     num_programs: int
-    """That share the splits of one context."""
+    """That share the splits of one context, for each KV head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillTiles:
+class PromptTiles:
     """Runs of query tokens of longer chunks."""
 
     chunks: Tensor
@@ -57,7 +57,7 @@ class CudaStep:
     """[num_tokens] int64, where each token's K and V go"""
     chunks: ChunkColumns
     decodes: DecodeRows | None
-    tiles: PrefillTiles | None
+    tiles: PromptTiles | None
 
 
 def begin_step(layout: StepLayout, config: AttentionConfig, upload: Upload) -> CudaStep:
@@ -84,7 +84,7 @@ def begin_step(layout: StepLayout, config: AttentionConfig, upload: Upload) -> C
             if len(decodes)
             else None
         ),
-        tiles=PrefillTiles(chunks=parts[4], firsts=parts[5]) if len(tile_chunks) else None,
+        tiles=PromptTiles(chunks=parts[4], firsts=parts[5]) if len(tile_chunks) else None,
     )
 
 

@@ -65,24 +65,28 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One program's share of a matrix product, and what it runs with."""
+    """One program's share of a matrix product."""
 
     rows: int
     """Query tokens times query heads that share a KV head."""
     slots: int
-    num_warps: int
-    num_stages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Everything fixed at start about the two attention kernels."""
+    """Everything fixed at start about the attention kernel.
+
+    Prompts and decodes run with the same warps and stages, as one launch holds both: so a row is
+    summed in the same order whether its step has work of the other kind or not.
+    """
 
     shape: AttentionShape
     head_dim_pad: int
     """A power of two; dimensions beyond head_dim are masked."""
-    prefill: Tile
+    prompt: Tile
     decode: Tile
+    num_warps: int
+    num_stages: int
     split_slots: int
     """Slots that one decode split covers. It depends on the model alone, never on the batch:
     the same sums in the same order for a sequence, whoever it shares a step with."""
@@ -93,8 +97,8 @@ class AttentionConfig:
 
     @property
     def tile_tokens(self) -> int:
-        """Query tokens of one prefill tile."""
-        return self.prefill.rows // self.shape.group_size
+        """Query tokens of one prompt tile."""
+        return self.prompt.rows // self.shape.group_size
 
 
 def coding_of(kind: KVKind, arch: int) -> str:
@@ -111,63 +115,52 @@ def attention_config(
     head_dim_pad = power_of_two(shape.head_dim)
     group_rows = power_of_two(shape.group_size)
     coding = coding_of(kind, arch)
-    prefill = _prefill_tile(head_dim_pad, dtype, arch, coding)
+    prompt = _prompt_tile(head_dim_pad, dtype, arch, coding)
     return AttentionConfig(
         shape=shape,
         head_dim_pad=head_dim_pad,
-        prefill=Tile(
-            rows=max(prefill.rows, group_rows),
-            slots=prefill.slots,
-            num_warps=prefill.num_warps,
-            num_stages=prefill.num_stages,
+        prompt=Tile(rows=max(prompt.rows, group_rows), slots=prompt.slots),
+        decode=Tile(
+            rows=max(_MIN_DOT_ROWS, group_rows), slots=_decode_slots(head_dim_pad, dtype, coding)
         ),
-        decode=_decode_tile(max(_MIN_DOT_ROWS, group_rows), head_dim_pad, dtype, arch, coding),
+        # Decodes live of many reads at once, so of many programs on a multiprocessor: few warps.
+        # Wider heads spill with four.
+        num_warps=8 if head_dim_pad > 128 else 4,
+        num_stages=_num_stages(head_dim_pad, dtype),
         split_slots=shape.split_slots(),
         max_splits=power_of_two(shape.max_splits()),
         coding=coding,
     )
 
 
-def _prefill_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
+def _prompt_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
     if dtype == torch.float32:
-        return _float32_tile(_MIN_DOT_ROWS, head_dim_pad)
-    if head_dim_pad > 128:
-        return Tile(rows=64, slots=32, num_warps=8, num_stages=2)
-    if arch >= BLACKWELL and coding == "int4" and head_dim_pad <= 64:
-        # 64 slots spill eight registers there.
-        return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
-    if arch >= HOPPER:
-        return Tile(rows=128, slots=64, num_warps=8, num_stages=3)
-    if head_dim_pad > 64 and coding in ("fp8_bits", "int8"):
-        # Codes and the values made of them are live together; 128 rows beside them spill.
-        return Tile(rows=64, slots=32, num_warps=4, num_stages=3)
-    return Tile(rows=128, slots=32, num_warps=8, num_stages=3)
+        # Small, as products in full float32 are no tensor-core work and keep it all in registers:
+        # with 32 slots of heads below 256 one chip or another spills.
+        return Tile(rows=_MIN_DOT_ROWS, slots=32 if head_dim_pad > 128 else 16)
+    # Two programs of 64 rows and four warps fill a multiprocessor as one of 128 and eight would.
+    if arch < HOPPER or head_dim_pad > 128 or (arch >= BLACKWELL and coding == "int4"):
+        # 64 slots spill there, and beside the scales of codes before Hopper 64 rows do.
+        scaled = arch < HOPPER and head_dim_pad <= 128 and coding in ("int8", "int4")
+        return Tile(rows=32 if scaled else 64, slots=32)
+    return Tile(rows=64, slots=64)
 
 
-def _decode_tile(rows: int, head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) -> Tile:
-    if dtype == torch.float32 and head_dim_pad > 128:
-        # With 32 slots one chip or another spills, whatever the warps.
-        return Tile(rows=rows, slots=16, num_warps=8, num_stages=1)
+def _decode_slots(head_dim_pad: int, dtype: torch.dtype, coding: str) -> int:
     if dtype == torch.float32:
-        return _float32_tile(rows, head_dim_pad)
-    if head_dim_pad > 128:
-        # Four spill two registers there.
-        num_warps = 8 if arch >= HOPPER and coding == "float" else 4
-        return Tile(rows=rows, slots=32, num_warps=num_warps, num_stages=2)
-    # Codes and the values made of them are live together: with 64 slots there is room for three
-    # programs on a multiprocessor, with 32 for four, and as many bytes are on their way.
-    slots = 64 if coding == "float" else 32
-    return Tile(rows=rows, slots=slots, num_warps=4, num_stages=3)
+        # With 32 slots of wider heads one chip or another spills, whatever the warps.
+        return 16 if head_dim_pad > 64 else 32
+    if coding == "float":
+        return 64 if head_dim_pad <= 128 else 32
+    # Codes and the values made of them are live together: with half as many slots there is room
+    # for one more program on a multiprocessor, and about as many bytes are on their way.
+    return 32 if head_dim_pad <= 128 else 16
 
 
-def _float32_tile(rows: int, head_dim_pad: int) -> Tile:
-    """Small, as products in full float32 are no tensor-core work and keep it all in registers."""
-    if head_dim_pad > 128:
-        # With 4 warps one chip or another spills.
-        return Tile(rows=rows, slots=32, num_warps=8, num_stages=1)
-    if head_dim_pad > 64:
-        return Tile(rows=rows, slots=16, num_warps=4, num_stages=1)
-    return Tile(rows=rows, slots=32, num_warps=4, num_stages=1)
+def _num_stages(head_dim_pad: int, dtype: torch.dtype) -> int:
+    if dtype == torch.float32:
+        return 1
+    return 2 if head_dim_pad > 128 else 3
 
 
 def power_of_two(number: int) -> int:

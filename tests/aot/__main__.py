@@ -60,11 +60,10 @@ def _compiled(arch: int) -> Iterator[tuple[str, Figures]]:
     recorded += [(model, attention_launches(model, arch)) for model in (*HEADS, *VARIANTS)]
     for model, of_model in recorded:
         counts: Counter[str] = Counter()
-        for launch in of_model:
-            kernel = launch.kernel.__name__
+        for key, launch in {_key(launch): launch for launch in of_model}.items():
+            kernel = launch.name
             counts[kernel] += 1
             name = f"{model.name}: {kernel}" + (f" {counts[kernel]}" if counts[kernel] > 1 else "")
-            key = _key(launch)
             if key not in known:
                 known[key] = compile_launch(launch, arch)
             print(f"sm_{arch} {name}: {known[key].as_json()}", flush=True)

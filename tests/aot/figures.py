@@ -38,12 +38,13 @@ def problems(name: str, figures: Figures, arch: int) -> list[str]:
         found.append(f"{figures.shared_bytes} bytes of shared memory are over the chip's limit")
     if "float32" in name or "attention" not in name:
         return found
-    if arch == 90 and "prefill_attention" in name:
-        if not figures.wgmma:
-            found.append("no tensor-core instructions of a warp group")
-    elif arch == 100 and "prefill_attention" in name:
-        if not figures.tcgen05:
-            found.append("no tensor-core instructions of the fifth generation")
-    elif not figures.mma:
-        found.append("no tensor-core instructions")
+    if "of prompts" not in name and not figures.mma:
+        found.append("no tensor-core instructions of a warp")
+    if "of decodes" not in name and not _widest(figures, arch):
+        found.append("no tensor-core instructions of the chip's widest kind")
     return found
+
+
+def _widest(figures: Figures, arch: int) -> int:
+    """How many tensor-core instructions there are of those that multiply the most at once."""
+    return {80: figures.mma, 90: figures.wgmma, 100: figures.tcgen05}[arch]

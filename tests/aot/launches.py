@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 import triton
 
-from executor_service.kernels.backend import Angles, KVShape, StepLayout
+from executor_service.kernels.backend import Angles, KVShape, KVStorage, StepLayout
 from executor_service.kernels.cuda import CudaBackend
 from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AttentionShape
@@ -51,9 +51,15 @@ class Launch:
     arguments: dict[str, Any]
     options: dict[str, int]
 
+    @property
+    def name(self) -> str:
+        """The kernel's, and what work it is compiled for where there are several kinds."""
+        work = self.arguments.get("WORK")
+        return str(self.kernel.__name__) + (f" of {work}" if work else "")
+
 
 def launches(model: ModelWidths, arch: int) -> list[Launch]:
-    """Every launch of a step with a long chunk, a single token, a copy and two draws."""
+    """Every launch of steps of a chunk, of a single token and of both, a copy and two draws."""
     recorded = attention_launches(model, arch)
     with _recorded(recorded):
         _elementwise(model, arch)
@@ -104,20 +110,27 @@ def _attend(model: ModelWidths, arch: int) -> None:
         head_dim=model.head_dim,
     )
     kv = backend.allocate_kv(shape)
+    for lengths in ([15, 1], [1, 1], [15, 2]):
+        _step(model, backend, kv, lengths)
+    backend.copy_blocks(kv, torch.tensor([0]), torch.tensor([1]))
+
+
+def _step(model: ModelWidths, backend: CudaBackend, kv: KVStorage, lengths: list[int]) -> None:
+    """Two chunks, the first at the start of its sequence."""
+    num_tokens = sum(lengths)
     layout = StepLayout(
         starts=torch.tensor([0, 7], dtype=torch.int32),
-        lengths=torch.tensor([15, 1], dtype=torch.int32),
+        lengths=torch.tensor(lengths, dtype=torch.int32),
         block_tables=torch.tensor([[0], [1]], dtype=torch.int32),
-        slot_mapping=torch.arange(16),
+        slot_mapping=torch.arange(num_tokens),
     )
     heads = model.num_heads + 2 * model.num_kv_heads
-    qkv = torch.zeros(16, heads, model.head_dim, dtype=model.dtype)
+    qkv = torch.zeros(num_tokens, heads, model.head_dim, dtype=model.dtype)
     qk, v = qkv.split([model.num_heads + model.num_kv_heads, model.num_kv_heads], dim=1)
-    zeros = torch.zeros(16, model.head_dim // 2)
+    zeros = torch.zeros(num_tokens, model.head_dim // 2)
     step = backend.begin_step(layout, kv)
     q = backend.rotary_write_kv(qk, v, Angles(zeros, zeros), kv, 1, step)
     backend.attention(q, kv, 1, model.head_dim**-0.5, step)
-    backend.copy_blocks(kv, torch.tensor([0]), torch.tensor([1]))
 
 
 def _elementwise(model: ModelWidths, arch: int) -> None:

@@ -24,6 +24,7 @@ SECTIONS = (
     "add_rms_norm",
     "rotary and KV write",
     "prefill attention",
+    "mixed attention",
     "draw",
     "decode attention",
     "executor",

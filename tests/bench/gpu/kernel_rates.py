@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
@@ -31,6 +32,7 @@ class KernelRates:
         self._row_wise()
         self._rotary_write()
         self._prefill()
+        self._mixed()
         self._draw()
 
     def _row_wise(self) -> None:
@@ -64,6 +66,25 @@ class KernelRates:
             flops = 4 * pairs * shape.num_heads * shape.head_dim
             rate = flops / self._card.seconds(inputs.attend)
             self._against(case, "operations", rate / 1e12, "TFLOP/s", "matmul")
+
+    def _mixed(self) -> None:
+        """Decodes with a chunk of a prompt: their one launch, and one for each kind in turn."""
+        decodes, context, length = (64, 2048, 448) if self._card.is_gpu else (2, 16, 16)
+        case = f"{self._shape.name}: mixed attention, {decodes} x {context} with {length} new"
+        chunks = [(context - 1, 1)] * decodes + [(0, length)]
+        both = paged_inputs(self._card, self._shape, chunks)
+        kinds = [
+            dataclasses.replace(both, step=dataclasses.replace(both.step, **{kind: None}))
+            for kind in ("tiles", "decodes")
+        ]
+
+        def in_turn() -> None:
+            for kind in kinds:
+                kind.attend()
+
+        ours, theirs = (self._card.seconds(run) * 1e6 for run in (both.attend, in_turn))
+        self._rows.add(case, "time", ours, "us")
+        self._rows.compare(case, "time", ours, "us", peer="two launches", theirs=theirs)
 
     def _draw(self) -> None:
         """Logits are read at least once; a search for an edge reads them again, from cache."""

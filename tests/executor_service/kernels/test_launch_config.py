@@ -29,9 +29,9 @@ def test_tiles_fit_every_shape(arch: int, dtype: torch.dtype, kind: KVKind) -> N
             num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, max_context=context
         )
         config = attention_config(shape, dtype, arch, kind)
-        for tile in (config.prefill, config.decode):
+        for tile in (config.prompt, config.decode):
             assert tile.rows >= max(16, shape.group_size)
-            for size in (tile.rows, tile.slots, tile.num_warps):
+            for size in (tile.rows, tile.slots, config.num_warps):
                 assert size & (size - 1) == 0, "Triton's ranges are powers of two"
         assert config.tile_tokens >= 1
         assert config.head_dim_pad >= head_dim

@@ -1,4 +1,4 @@
-"""Decode and prefill attention: right, blind to foreign blocks, the same bits in any company."""
+"""Attention of prompts and decodes: right, blind to foreign blocks, the same bits in company."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from executor_service.kernels import cuda_kv
+from executor_service.kernels import attention, cuda_kv
 from executor_service.kernels.backend import KVShape
 from executor_service.kernels.cuda import CudaBackend
 from executor_service.kernels.kv_kind import KVKind
@@ -154,6 +154,55 @@ def test_neighbours_change_no_bit(device: torch.device, dtype: torch.dtype) -> N
         alone = backend.attention(q, case.kv, LAYER, case.scale, step)
         assert equal(alone, together[first : first + length]), row
         first += length
+
+
+STEPS = {
+    "decodes": [(20, 1), (300, 1)],
+    "prompts": [(0, 9), (40, 45)],
+    "mixed": [(300, 1), (0, 9), (20, 1), (40, 45)],
+}
+
+
+@pytest.mark.parametrize("work", STEPS)
+def test_a_step_of_any_work_is_one_launch(
+    work: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = (2, 1, 64)
+    backend = backend_of(device, torch.float32, heads)
+    case = case_of(backend, STEPS[work], heads, seed=8)
+    launched = []
+    kernel = attention.attention_kernel
+
+    class Noted:
+        def __getitem__(self, grid: tuple[int]) -> Any:
+            launched.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(attention, "attention_kernel", Noted())
+    check(case, backend)
+    step = backend.begin_step(case.layout, case.kv)
+    num_tiles = 0 if step.tiles is None else len(step.tiles.chunks)
+    num_shares = 0 if step.decodes is None else len(step.decodes.chunks) * 2
+    assert launched == [(num_tiles + num_shares,)]
+    assert (num_tiles > 2) == (work != "decodes")
+    assert (num_shares > 2) == (work != "prompts")
+
+
+def test_the_other_kind_of_work_changes_no_bit(device: torch.device, dtype: torch.dtype) -> None:
+    """Each kind compiled alone, on the same tiles: equal under the interpreter too."""
+    heads = (2, 1, 64)
+    backend = backend_of(device, dtype, heads)
+    case = case_of(backend, STEPS["mixed"], heads, seed=9)
+    together = case.run(backend)
+    step = backend.begin_step(case.layout, case.kv)
+    decodes = torch.zeros(len(case.q), dtype=torch.bool)
+    decodes[[0, 10]] = True
+    for alone, rows in (
+        (dataclasses.replace(step, tiles=None), decodes),
+        (dataclasses.replace(step, decodes=None), ~decodes),
+    ):
+        found = backend.attention(case.q, case.kv, LAYER, case.scale, alone)
+        assert torch.equal(found[rows], together[rows])
 
 
 def test_blocks_past_two_billion_elements_are_reached(device: torch.device) -> None:

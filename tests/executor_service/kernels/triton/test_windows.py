@@ -1,4 +1,4 @@
-"""Sliding windows and soft caps in both attention kernels."""
+"""Sliding windows and soft caps in attention of prompts and of decodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Causal attention of chunks of several tokens over paged context.
+"""Causal attention of one tile of a chunk over paged context, a device function.
 
 FlashAttention-2 (Dao, 2023, sections 3.1 and 3.2) with the keys and values found through a block
 table (Kwon et al., PagedAttention, SOSP 2023, section 4.1). A tile's rows are query tokens times
@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from executor_service.kernels.attention_tile import attend_tile, score_factor
-from executor_service.kernels.cuda_kv import LayerKV
-from executor_service.kernels.cuda_step import ChunkColumns, PrefillTiles
-from executor_service.kernels.launch_config import AttentionConfig
+from executor_service.kernels.attention_tile import attend_tile
 
 
-@triton.jit(do_not_specialize=["table_stride"])
-def prefill_attention_kernel(
+@triton.jit
+def attend_prompt_tile(
     q_ptr,  # [num_tokens, NUM_KV_HEADS * GROUP, HEAD_DIM] fp32/fp16/bf16, dense in HEAD_DIM
     k_pool_ptr,  # [num_blocks, NUM_KV_HEADS, BLOCK_SIZE, elements] by CODING, one layer's
     v_pool_ptr,  # the same
@@ -31,8 +27,9 @@ def prefill_attention_kernel(
     starts_ptr,  # [num_chunks] int32, position of that row
     lengths_ptr,  # [num_chunks] int32
     tables_ptr,  # [num_chunks, table_stride] int32
-    tile_chunks_ptr,  # [num_tiles] int32, the chunk a tile is cut from
-    tile_firsts_ptr,  # [num_tiles] int32, its first token within the chunk
+    chunk,  # the tile's
+    first_token,  # of the tile, within the chunk
+    kv_head,
     table_stride,
     q_token_stride,
     q_head_stride,
@@ -43,25 +40,21 @@ def prefill_attention_kernel(
     HEAD_DIM: tl.constexpr,
     HEAD_DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr,
-    TOKENS: tl.constexpr,
     SLOTS: tl.constexpr,
     CODING: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """Equals `reference.attention` for the rows of the tiles.
+    """Equals `reference.attention` for the tile's rows of one KV head's query heads.
 
-    Grid: (num_tiles, NUM_KV_HEADS). Row r of a tile is query head r % GROUP of token r // GROUP;
-    ROWS // GROUP = TOKENS. Masks: rows past TOKENS * GROUP or the chunk's end, dimensions past
-    HEAD_DIM, slots past the chunk's end, and the causal one, which only the tiles of slots at the
-    diagonal need, or with a WINDOW all. Scores, softmax and output accumulate in fp32; weights are
-    rounded to the dtype of q for the second product. Slots are cut at multiples of SLOTS
-    from position 0, so a row's result does not depend on how its prompt was cut into chunks.
+    Row r is query head r % GROUP of token r // GROUP, of ROWS // GROUP tokens. Masks: rows past
+    those or the chunk's end, dimensions past HEAD_DIM, slots past the chunk's end, and the causal
+    one, which only the tiles of slots at the diagonal need, or with a WINDOW all. Scores, softmax
+    and output accumulate in fp32; weights are rounded to the dtype of q for the second product.
+    Slots are cut at multiples of SLOTS from position 0, so a row's result does not depend on how
+    its prompt was cut into chunks.
     """
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    chunk = tl.load(tile_chunks_ptr + tile)
-    first_token = tl.load(tile_firsts_ptr + tile)
+    TOKENS: tl.constexpr = ROWS // GROUP
     start = tl.load(starts_ptr + chunk)
     length = tl.load(lengths_ptr + chunk)
     q_row = tl.load(first_rows_ptr + chunk).to(tl.int64)
@@ -144,48 +137,4 @@ def prefill_attention_kernel(
         out_ptr + out_offsets[:, None] + dims[None, :],
         mixed.to(out_ptr.dtype.element_ty),
         mask=inside,
-    )
-
-
-def prefill_attention(
-    q: Tensor,
-    kv: LayerKV,
-    scale: float,
-    chunks: ChunkColumns,
-    tiles: PrefillTiles,
-    config: AttentionConfig,
-    out: Tensor,
-) -> None:
-    """Writes the rows of the tiles' chunks to `out`. q: [T, H, D], out: the same, contiguous."""
-    shape, tile = config.shape, config.prefill
-    prefill_attention_kernel[(tiles.chunks.shape[0], shape.num_kv_heads)](
-        q,
-        kv.keys,
-        kv.values,
-        kv.key_scales,
-        kv.value_scales,
-        out,
-        chunks.first_rows,
-        chunks.starts,
-        chunks.lengths,
-        chunks.tables,
-        tiles.chunks,
-        tiles.firsts,
-        chunks.tables.stride(0),
-        q.stride(0),
-        q.stride(1),
-        score_factor(scale, shape.soft_cap),
-        NUM_KV_HEADS=shape.num_kv_heads,
-        GROUP=shape.group_size,
-        BLOCK_SIZE=kv.block_size,
-        HEAD_DIM=shape.head_dim,
-        HEAD_DIM_PAD=config.head_dim_pad,
-        ROWS=tile.rows,
-        TOKENS=config.tile_tokens,
-        SLOTS=tile.slots,
-        CODING=config.coding,
-        WINDOW=shape.window,
-        SOFT_CAP=shape.soft_cap,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
     )
