@@ -6,9 +6,8 @@ copied to the host besides; so between two steps the device waits for nobody. Wh
 step in flight is one at all (its logits may be NaN) is found out when that step's answers are read:
 until then the sequence computes on in its own blocks, and then fails like the token did.
 
-Two things need more than the device knows, and wait. Rule 1: a step whose penalties look at a
-token in flight is launched when that token has arrived; whoever only counts tokens (positions,
-min_tokens) does not wait. Rule 2: logprobs of prompts are computed within the launch.
+Penalties take a token in flight from where it was drawn as well, and min_tokens only counts. So
+one thing alone waits: logprobs of prompts are computed within the launch.
 
 Keeps nothing between steps but weights, the KV pool and the last step's samples.
 """
@@ -30,8 +29,9 @@ from executor_service.kernels.device_stream import DeviceStream, Mark
 from executor_service.kernels.transfers import Downloads, Uploads
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
-from executor_service.runner.batch import InputBatch, build_batch, sample_rows
-from executor_service.runner.device_sampler import DrawTask, launch_draws
+from executor_service.runner.batch import InputBatch, SampleRow, build_batch, sample_rows
+from executor_service.runner.device_sampler import launch_draws
+from executor_service.runner.draw_task import DrawTask
 from executor_service.runner.launched_step import Launched, LaunchedStep
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.spec import ExecutorSpec
@@ -135,7 +135,8 @@ class DeviceRunner:
         forwarded = self._stream.mark()
         if logits is None:
             return [], forwarded
-        fetched = [launch_draws(logits, [task for _, task in tasks], self._uploads.send)]
+        before = self._last.tokens if self._last else None
+        fetched = [launch_draws(logits, [task for _, task in tasks], self._uploads.send, before)]
         scored = [t.row for _, t in tasks if t.spec.params.num_logprobs is not None]
         if scored:
             (wanted,) = self._uploads.send([np.array(scored, np.int64)])
@@ -183,22 +184,31 @@ class DeviceRunner:
         rows: list[int] = []
         for row in sample_rows(plan, checked.errors, batch):
             position = plan.starts[row.chunk] + plan.lengths[row.chunk]
-            reads = any(reads_history(plan.sampled[i].params) for i in row.sampled)
-            history = self._history(plan, row.chunk, position) if reads else _NO_TOKENS
+            history, in_flight = self._history(plan, row)
             for i in row.sampled:
-                spec = plan.sampled[i]
-                task = DrawTask(spec=spec, row=len(rows), position=position, history=history)
+                task = DrawTask(
+                    spec=plan.sampled[i],
+                    row=len(rows),
+                    position=position,
+                    history=history,
+                    in_flight=in_flight if reads_history(plan.sampled[i].params) else None,
+                )
                 tasks.append((i, task))
             rows.append(row.token)
         return tasks, rows
 
-    def _history(self, plan: StepPlan, chunk: int, position: int) -> array[int]:
-        history = plan.token_buffers[chunk][: min(plan.token_lengths[chunk], position)]
-        if len(history) < position:
-            assert self._last is not None, "checked: there was a step before"
-            # Of a sequence that failed there is no token; nor will anybody read this draw.
-            history.append(self._last.outcome().tokens.get(plan.sequences[chunk].sequence_id, 0))
-        return history
+    def _history(self, plan: StepPlan, row: SampleRow) -> tuple[array[int], int | None]:
+        """What the host knows of a chunk's tokens, and the draw of the step before that gives the
+        one behind them; nothing if no penalty reads them."""
+        if not any(reads_history(plan.sampled[i].params) for i in row.sampled):
+            return _NO_TOKENS, None
+        position = plan.starts[row.chunk] + plan.lengths[row.chunk]
+        history = plan.token_buffers[row.chunk][: min(plan.token_lengths[row.chunk], position)]
+        if not _is_in_flight(plan, row.chunk):
+            return history, None
+        assert self._last is not None, "checked: there was a step before"
+        # Of a sequence that failed the draw means nothing; nor will anybody read this one.
+        return history, self._last.known.tokens[plan.sequences[row.chunk].sequence_id]
 
 
 def _placeholders(last: LaunchedStep | None) -> dict[SequenceId, int]:

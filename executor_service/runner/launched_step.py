@@ -11,7 +11,8 @@ from torch import Tensor
 from common.plan import SequenceId, StepPlan, StepResult, StepTimings
 from executor_service.kernels.device_stream import Mark
 from executor_service.kernels.transfers import Arrival
-from executor_service.runner.device_sampler import DrawTask, answers
+from executor_service.runner.device_sampler import answers
+from executor_service.runner.draw_task import DrawTask
 from executor_service.runner.step_answers import StepAnswers
 from executor_service.runner.validate import LastSamples
 

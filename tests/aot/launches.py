@@ -155,6 +155,8 @@ def _sample(model: ModelWidths) -> None:
             seen_ends=ints,
             seen_tokens=ints,
             seen_counts=ints,
+            drawn=ints,
+            sources=ints,
             banned_ends=ints,
             banned_tokens=ints,
             repetition=floats,

@@ -123,12 +123,14 @@ def count_waits(runner: DeviceRunner, stream: Any, requests: list[Any]) -> list[
     return waits
 
 
-def test_a_decode_waits_for_no_token_it_does_not_read(runner: DeviceRunner, stream: Any) -> None:
+@pytest.mark.parametrize("requests", [COUNTING[3:], READING], ids=["counting", "reading"])
+def test_a_decode_waits_for_no_token(
+    requests: list[tuple[list[int], SamplingParams]], runner: DeviceRunner, stream: Any
+) -> None:
     if not hasattr(stream, "num_waits"):
         pytest.skip("only the stream of tests counts")
     # Each launch takes upload memory in turn; its copies have arrived long since.
-    assert count_waits(runner, stream, COUNTING[3:]) == [1] * 4
-    assert count_waits(runner, stream, READING[:1]) == [1] + [2] * 3
+    assert count_waits(runner, stream, requests) == [1] * 4
 
 
 def test_nothing_is_allocated_on_the_host_once_steps_have_run(

@@ -12,8 +12,12 @@ import pytest
 import torch
 
 from common.plan import ErrorCode, SamplingParams, SequenceId, SequenceSpec
+from executor_service.kernels.logit_adjust import adjust_logits
 from executor_service.kernels.transfers import upload_now
-from executor_service.runner.device_sampler import DrawTask, answers, launch_draws
+from executor_service.runner.device_penalties import adjustments
+from executor_service.runner.device_sampler import answers, launch_draws
+from executor_service.runner.draw_task import DrawTask
+from executor_service.runner.penalties import adjust
 from executor_service.runner.sampler import Sampled, SampleTask, sample
 
 VOCAB_SIZE = 1000
@@ -88,6 +92,65 @@ def test_rows_of_all_rules_and_choices_of_one_row_are_drawn_together(device: tor
     rules = ("greedy", "plain", "cold", "penalties", "min-p", "bias", "repetition alone")
     tasks = [task(row % 4, choose, **RULES[name]) for row, name in enumerate(rules)]
     assert sample_on_device(logits.to(device), tasks) == sample(logits, tasks)
+
+
+READING: dict[str, dict[str, Any]] = {
+    "all": {"repetition_penalty": 1.4, "presence_penalty": 0.7, "frequency_penalty": 0.3},
+    "repetition": {"repetition_penalty": 1.7},
+    "presence": {"presence_penalty": -0.6},
+    "frequency": {"frequency_penalty": 0.13},
+    "all, a bias and an end": {
+        "repetition_penalty": 0.9,
+        "presence_penalty": 0.7,
+        "frequency_penalty": 0.3,
+        "logit_bias": ((3, 1.5), (4, -1.5), (5, 0.3)),
+        "min_tokens": 1000,
+        "stop_token_ids": (4,),
+    },
+}
+LAST = {"new": 3, "of the prompt": 4, "of the outputs": 5, "of both": 6}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_token_in_flight_is_penalized_as_if_it_were_known(
+    name: str, device: torch.device
+) -> None:
+    """Bit by bit as on the host, whose history has it; the last row has none in flight."""
+    params = SamplingParams(seed=1, **READING[name])
+    spec = SequenceSpec(sequence_id=SequenceId(1), index=0, num_prompt_tokens=4, params=params)
+    # More tokens than the kernel takes at once, and of most of them none is the one in flight.
+    known = array("i", [4, 6, 4, 900, 5, 6, 5, 7, *range(500, 800)])
+    before = torch.tensor([11, *LAST.values(), 12], dtype=torch.int32, device=device)
+    wanted = peaked(len(LAST) + 1, len(name)).numpy()
+    found = torch.from_numpy(wanted.copy()).to(device)
+    tasks = [
+        DrawTask(spec=spec, row=i, position=len(known) + 1, history=known, in_flight=1 + i)
+        for i in range(len(LAST))
+    ]
+    tasks.append(DrawTask(spec=spec, row=len(LAST), position=len(known), history=known))
+    adjust_logits(found, adjustments(tasks, partial(upload_now, device=device), before))
+    for row, last in enumerate([*LAST.values(), None]):
+        history = known if last is None else known + array("i", [last])
+        adjust(wanted[row], params, history, spec.num_prompt_tokens)
+    assert torch.equal(found.cpu(), torch.from_numpy(wanted))
+
+
+def test_a_draw_takes_the_token_in_flight(device: torch.device) -> None:
+    """Without it the same token would be drawn once more."""
+    rules: dict[str, Any] = {"temperature": 0.0, "presence_penalty": 2.0}
+    spec = task(0, random.Random(1), **rules).spec
+    logits = torch.zeros(1, VOCAB_SIZE)
+    logits[0, 7], logits[0, 8] = 2.0, 1.0
+    history = array("i", range(100, 100 + NUM_PROMPT))
+    before = torch.tensor([1, 7], dtype=torch.int32, device=device)
+    upload = partial(upload_now, device=device)
+    drawn = []
+    for in_flight in (0, 1):
+        draw = DrawTask(
+            spec=spec, row=0, position=NUM_PROMPT + 1, history=history, in_flight=in_flight
+        )
+        drawn.append(int(launch_draws(logits.to(device), [draw], upload, before)[0, 0]))
+    assert drawn == [7, 8]
 
 
 def test_a_vocabulary_of_several_tiles_is_searched(device: torch.device) -> None:
