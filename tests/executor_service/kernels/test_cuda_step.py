@@ -52,7 +52,8 @@ def test_each_token_is_attended_once() -> None:
 
 
 def test_tiles_with_most_context_go_first() -> None:
-    tiles = step_of([(0, 100), (1000, 2), (5, 1)]).tiles
+    length = 2 * CONFIG.tile_tokens + 1
+    tiles = step_of([(0, length), (1000, 2), (5, 1)]).tiles
     assert tiles is not None
     assert tiles.chunks.tolist() == [1, 0, 0, 0]
     assert tiles.firsts.tolist() == [0, 2 * CONFIG.tile_tokens, CONFIG.tile_tokens, 0]
