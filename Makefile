@@ -85,8 +85,12 @@ peers: setup ## install the benchmark's peers: minutes, and g++ for llama.cpp
 
 PEER_PIP = $(@D)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 PEER_TORCH = $(PEER_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-LLAMA_CPP_FLAGS := -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF \
+LLAMA_CPP_FLAGS = -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF \
 	-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+# Where the machine has AMX this version ends in a segmentation fault on quantized files: there it is
+# built for all else that such machines have.
+LLAMA_CPP_FLAGS += $(if $(shell grep -m1 -o amx_tile /proc/cpuinfo),-DGGML_NATIVE=OFF -DGGML_BMI2=ON -DGGML_FMA=ON \
+	-DGGML_F16C=ON -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_BF16=ON)
 FIRST_START = $(RUN) -m tests.bench.serving.peers.first_start --folder $(PEERS_FOLDER)
 QUANTIZE = $(@D)/build/bin/llama-quantize --allow-requantize
 

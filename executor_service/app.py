@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from common import log as logs
@@ -22,6 +23,7 @@ from common.errors import ConfigError, OctavoError
 from common.grpc_server import GrpcServer, Link, Service
 from common.process import ProcessStatus, die_with_parent
 from executor_service.config import ExecutorConfig
+from executor_service.cores import keep_threads_apart, usable_cores
 from executor_service.kernels.native import build
 from executor_service.models.source import find_here
 from executor_service.rpc.device_thread import DeviceThread
@@ -63,6 +65,10 @@ async def _serve(config: ExecutorConfig, load: Load) -> int:
 
 def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None]) -> StepRunner:
     find_here(config.model)  # a wrong path is told before torch is imported
+    cores = usable_cores()
+    config = replace(config, threads=config.threads or len(cores))
+    if config.device == "cpu":
+        keep_threads_apart(config.threads or 0, cores, os.environ)
     # Imported here, on the device thread: torch takes seconds, and the port is open meanwhile.
     # Native kernels that are not built yet take as long, on another core.
     with build.ahead(os.environ) if config.device == "cpu" else contextlib.nullcontext():

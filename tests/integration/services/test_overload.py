@@ -77,7 +77,9 @@ def _a_full_queue_says_when_to_come_back(
 ) -> None:
     # The queue is full for as long as the first one runs: five seconds, as machines do stand still.
     longer = _LONG | {"max_tokens": 2 * _NUM_TOKENS}
-    accepted = [in_background(client.token_ids, **longer) for _ in range(3)]
+    accepted = [in_background(client.token_ids, **longer)]
+    assert eventually(lambda: _load(services) == (1, 0))  # of three at once all would queue
+    accepted += [in_background(client.token_ids, **longer) for _ in range(2)]
     assert eventually(lambda: _load(services) == (1, 2))
     response = client.post("/v1/completions", prompt="Hi", max_tokens=4)
     assert response.status_code == 429, response.text

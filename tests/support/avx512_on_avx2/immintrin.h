@@ -29,6 +29,32 @@ typedef union {
 HALVES_OF_FLOATS(two_min_ps, _mm256_min_ps)
 HALVES_OF_FLOATS(two_max_ps, _mm256_max_ps)
 
+static inline __m512i two_max_epi32(__m512i a, __m512i b)
+{
+    m512_parts x = {.whole = a}, y = {.whole = b};
+    for (int i = 0; i < 2; i++)
+        x.halves[i] = _mm256_max_epi32(x.halves[i], y.halves[i]);
+    return x.whole;
+}
+
+static inline int32_t two_reduce_max_epi32(__m512i a)
+{
+    m512_parts x = {.whole = a};
+    int32_t largest = x.lanes[0];
+    for (int i = 1; i < 16; i++)
+        largest = x.lanes[i] > largest ? x.lanes[i] : largest;
+    return largest;
+}
+
+static inline int32_t two_reduce_add_epi32(__m512i a)
+{
+    m512_parts x = {.whole = a};
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++)
+        sum += x.lanes[i];
+    return sum;
+}
+
 static inline __m512 two_fmadd_ps(__m512 a, __m512 b, __m512 c)
 {
     m512_parts x = {.floats = a}, y = {.floats = b}, z = {.floats = c};
@@ -109,6 +135,9 @@ static inline __m512i two_dpbusd_epi32(__m512i sums, __m512i a, __m512i b)
 
 #define _mm512_min_ps two_min_ps
 #define _mm512_max_ps two_max_ps
+#define _mm512_max_epi32 two_max_epi32
+#define _mm512_reduce_max_epi32 two_reduce_max_epi32
+#define _mm512_reduce_add_epi32 two_reduce_add_epi32
 #define _mm512_fmadd_ps two_fmadd_ps
 #define _mm512_cvtph_ps two_cvtph_ps
 #define _mm512_cvtepi8_epi32 two_cvtepi8_epi32

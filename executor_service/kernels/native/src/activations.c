@@ -1,4 +1,6 @@
 /* Quantizes activations, in groups of 32 within one row. */
+#include <math.h>
+
 #include "linear.h"
 
 #define GROUP_VECTORS (GROUP / LANES)
@@ -6,31 +8,15 @@ typedef int8_t byte_lanes __attribute__((vector_size(LANES)));
 
 #define LEAST 1e-30f /* a group whose largest value is below it counts as zeros */
 
-/* 0, or NaN where any of the group is not finite. */
-ALWAYS_INLINE float poison(const vf values[GROUP_VECTORS])
+#define INFINITE 0x7f800000 /* the bits of infinity; those of NaN are above it */
+
+/* The largest magnitude of a group: as bits they are in the order of their values. */
+ALWAYS_INLINE int32_t largest_bits(const vf values[GROUP_VECTORS])
 {
-    vf zero = values[0] * 0.0f;
+    vi most = (vi)values[0] & 0x7fffffff;
     UNROLL for (int i = 1; i < GROUP_VECTORS; i++)
-        zero += values[i] * 0.0f;
-    return vf_sum(zero);
-}
-
-ALWAYS_INLINE float largest(const vf values[GROUP_VECTORS])
-{
-    vf most = (vf){0};
-    UNROLL for (int i = 0; i < GROUP_VECTORS; i++) {
-        vi bits = (vi)values[i] & 0x7fffffff;
-        most = vf_max((vf)bits, most);
-    }
-    return vf_largest(most);
-}
-
-ALWAYS_INLINE int32_t sum_of(vi v)
-{
-    int32_t sum = 0;
-    for (int lane = 0; lane < LANES; lane++)
-        sum += v[lane];
-    return sum;
+        most = vi_max((vi)values[i] & 0x7fffffff, most);
+    return vi_largest(most);
 }
 
 static act_group quantize_group(const float *x, int8_t *bytes)
@@ -38,9 +24,13 @@ static act_group quantize_group(const float *x, int8_t *bytes)
     vf values[GROUP_VECTORS];
     UNROLL for (int i = 0; i < GROUP_VECTORS; i++)
         values[i] = vf_load(x + i * LANES);
-    float most = largest(values), inverse = most >= LEAST ? 127.0f / most : 0.0f;
+    int32_t bits = largest_bits(values);
+    float most;
+    memcpy(&most, &bits, sizeof most);
+    float inverse = most >= LEAST ? 127.0f / most : 0.0f;
     act_group group = {.scale = most >= LEAST ? most / 127.0f : 0.0f};
-    group.scale += poison(values);
+    if (bits >= INFINITE)
+        group.scale = NAN;
     vi sums[2] = {{0}, {0}};
     UNROLL for (int i = 0; i < GROUP_VECTORS; i++) {
         vi q = rounded(values[i] * inverse);
@@ -48,8 +38,8 @@ static act_group quantize_group(const float *x, int8_t *bytes)
         memcpy(bytes + i * LANES, &narrow, sizeof narrow);
         sums[i * 2 / GROUP_VECTORS] += q;
     }
-    group.halves[0] = (int16_t)sum_of(sums[0]);
-    group.halves[1] = (int16_t)sum_of(sums[1]);
+    group.halves[0] = (int16_t)vi_sum(sums[0]);
+    group.halves[1] = (int16_t)vi_sum(sums[1]);
     group.sum = group.halves[0] + group.halves[1];
     group.scaled_sum = group.scale * (float)group.sum;
     return group;

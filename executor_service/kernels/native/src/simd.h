@@ -154,6 +154,52 @@ ALWAYS_INLINE vf vf_min(vf a, vf b)
 #endif
 }
 
+ALWAYS_INLINE vi vi_max(vi a, vi b)
+{
+#if LANES == 16
+    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif LANES == 8
+    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+    vi mask = a > b;
+    return (mask & a) | (~mask & b);
+#endif
+}
+
+ALWAYS_INLINE int32_t vi_largest(vi v)
+{
+#if LANES == 16
+    return _mm512_reduce_max_epi32((__m512i)v);
+#elif LANES == 8
+    __m128i half = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v),
+                                 _mm256_extracti128_si256((__m256i)v, 1));
+    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
+#else
+    int32_t largest = v[0];
+    for (int i = 1; i < LANES; i++)
+        largest = v[i] > largest ? v[i] : largest;
+    return largest;
+#endif
+}
+
+ALWAYS_INLINE int32_t vi_sum(vi v)
+{
+#if LANES == 16
+    return _mm512_reduce_add_epi32((__m512i)v);
+#elif LANES == 8
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128((__m256i)v),
+                                 _mm256_extracti128_si256((__m256i)v, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++)
+        sum += v[i];
+    return sum;
+#endif
+}
+
 /* The lanes in an order that is the same whatever was summed. */
 ALWAYS_INLINE float vf_sum(vf v)
 {

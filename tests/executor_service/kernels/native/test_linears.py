@@ -271,10 +271,12 @@ def test_levels_that_fuse_have_the_same_bits(kind: WeightKind) -> None:
     levels = [level for level in RUNNABLE if level.name != "portable"]
     if len(levels) < 2:
         pytest.skip("only one such level runs here")
-    rows, x = rows_of(kind, 77, 768), torch.randn(21, 768)
-    first, second = (Linears(library.open_level(level)) for level in levels)
-    found = first.multiply(x, first.pack([rows], kind), None)
-    assert torch.equal(second.multiply(x, second.pack([rows], kind), None), found)
+    rows, x = rows_of(kind, 77, 1536), torch.randn(130, 1536)
+    found = []
+    for level in levels:
+        linears = Linears(library.open_level(level))
+        found.append(linears.multiply(x, linears.pack([rows], kind), None))
+    assert all(torch.equal(other, found[0]) for other in found[1:])
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.label)
