@@ -139,8 +139,9 @@ def _prompt_tile(head_dim_pad: int, dtype: torch.dtype, arch: int, coding: str) 
         # with 32 slots of heads below 256 one chip or another spills.
         return Tile(rows=_MIN_DOT_ROWS, slots=32 if head_dim_pad > 128 else 16)
     if arch < HOPPER and head_dim_pad <= 128 and coding in ("int8", "int4"):
-        # 64 rows spill beside codes with scales, as do 32 slots of int4 for some heads.
-        return Tile(rows=32, slots=64 if coding == "int4" else 32)
+        # 64 rows spill beside codes with scales, as do 32 slots of int4 for wide heads and 64 for
+        # others.
+        return Tile(rows=32, slots=64 if coding == "int4" and head_dim_pad > 64 else 32)
     # Two programs of 64 rows and four warps fill a multiprocessor as one of 128 and eight would.
     if arch < HOPPER or head_dim_pad > 128 or (arch >= BLACKWELL and coding == "int4"):
         # 64 slots spill there.
