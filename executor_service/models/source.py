@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from difflib import get_close_matches
 from pathlib import Path
 
 from common.errors import ModelError
@@ -31,6 +32,8 @@ def find_here(model: str) -> Path | None:
         return _checked_directory(path)
     if path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
         raise ModelError(f"--model {model}: no such file or directory")
+    if get_close_matches(model, [SMOLLM2_ALIAS], cutoff=0.85):
+        raise ModelError(f"--model {model}: no path here; did you mean {SMOLLM2_ALIAS}?")
     return None
 
 
@@ -70,8 +73,8 @@ def _from_hub(name: str, revision: str | None) -> Path:
         raise ModelError(f"--model {name}: neither a path here nor a hub name") from error
     except LocalEntryNotFoundError as error:
         raise ModelError(
-            f"--model {name} is not in the local cache and the hub cannot be reached "
-            "(or HF_HUB_OFFLINE is set)"
+            f"--model {name}: no path here, not in the hub's local cache, and the hub cannot be"
+            " reached (or HF_HUB_OFFLINE is set)"
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise ModelError(f"--model {name}: the hub answers: {error}") from error

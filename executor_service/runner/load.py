@@ -52,6 +52,7 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
     if importlib.util.find_spec("triton") is None:
         raise ConfigError(
             "--device cuda needs the package triton: pip install 'octavo[executor,gpu]'"
+            " (from a checkout: pip install -r requirements-triton.lock)"
         )
     from executor_service.runner.cuda_device import open_cuda
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from common.config import Parser
-from common.errors import ConfigError
+from common.errors import ConfigError, UnauthenticatedError, UnavailableError
 from octavo.stack import config
 from octavo.stack.background import running_stack
 from octavo.stack.config import StackConfig
@@ -36,16 +36,40 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def connected_client(namespace: argparse.Namespace) -> Iterator[SyncClient]:
     if namespace.server:
-        if "://" in namespace.server:
-            raise ConfigError(
-                f"--server: {namespace.server!r} has a scheme; give the gRPC address alone,"
-                " host:port, e.g. 127.0.0.1:50051"
-            )
-        with SyncClient(namespace.server, namespace.api_key) as client:
+        _check_address(namespace.server)
+        with SyncClient(namespace.server, namespace.api_key) as client, _flags_named(namespace):
             yield client
         return
     with own_server(["--model", namespace.model]) as client:
         yield client
+
+
+def _check_address(server: str) -> None:
+    wrong = None
+    if "://" in server:
+        wrong = "has a scheme; give the gRPC address alone"
+    elif not server.startswith("unix:") and not server.rpartition(":")[2].isdigit():
+        wrong = "has no port; give the gRPC address"
+    if wrong:
+        raise ConfigError(f"--server: {server!r} {wrong}, host:port, e.g. 127.0.0.1:50051")
+
+
+@contextmanager
+def _flags_named(namespace: argparse.Namespace) -> Iterator[None]:
+    """What fails because of a flag says which, and what it should be."""
+    try:
+        yield
+    except UnauthenticatedError as error:
+        raise UnauthenticatedError(
+            f"--server {namespace.server} wants another key: --api-key, or OCTAVO_API_KEY"
+        ) from error
+    except UnavailableError as error:
+        if "failed to connect" not in str(error):
+            raise
+        raise UnavailableError(
+            f"--server {namespace.server}: nothing answers gRPC there; is the server running, and"
+            f" is this its --grpc-port? ({error})"
+        ) from error
 
 
 @contextmanager

@@ -47,6 +47,12 @@ def test_a_misspelt_flag_is_one_line_that_knows_a_better_one(
     assert "--hepl; did you mean --help?" in errors
 
 
+def test_a_flag_that_exists_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--num-requests", "0"]) == 2
+    assert "did you mean" not in (told := capsys.readouterr().err)
+    assert "--num-requests" in told
+
+
 def test_an_error_of_the_server_is_status_1_and_names_the_field(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES = 8 << 20
 _READ_TIME_LIMIT_S = 60.0
+_NOT_JSON = re.compile(rb"\b(NaN|Infinity)\b")
 _SHORT_BODY_BYTES = 256 << 10
 """Parses within a few milliseconds."""
 
@@ -57,13 +59,22 @@ def _fail_size() -> None:
     raise TooLargeError(f"the request's body is over {MAX_BODY_BYTES} bytes; send less at a time")
 
 
+def _likely_cause(body: bytes) -> str:
+    if not body.strip():
+        return "; the body is empty"
+    if _NOT_JSON.search(body):
+        return "; NaN and Infinity are no numbers of JSON, though some libraries write them"
+    return ""
+
+
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
         raise InvalidRequestError("the request's JSON is nested too deeply") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidRequestError(f"the request is not valid JSON: {error}") from None
+        message = f"the request is not valid JSON: {error}{_likely_cause(body)}"
+        raise InvalidRequestError(message) from None
     if not isinstance(value, dict):
         raise InvalidRequestError("the request must be a JSON object")
     return value

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ModelError
-from executor_service.models.source import SMOLLM2_ALIAS, default_name, locate
+from executor_service.models.source import SMOLLM2_ALIAS, default_name, find_here, locate
 
 
 def test_the_alias_is_the_packages_file_and_the_package_is_not_imported() -> None:
@@ -75,3 +75,9 @@ def test_a_cached_revision_is_found_offline(
     _offline(monkeypatch, tmp_path)
     monkeypatch.setattr("huggingface_hub._snapshot_download.constants.HF_HUB_CACHE", str(tmp_path))
     assert locate("Org/Model", commit) == snapshot
+
+
+def test_a_misspelt_alias_is_not_looked_for_on_the_hub() -> None:
+    with pytest.raises(ModelError, match="did you mean smollm2-135m"):
+        find_here("smolm2-135m")
+    assert find_here("someone/smollm2-135m") is None

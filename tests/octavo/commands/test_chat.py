@@ -61,7 +61,10 @@ def test_help_is_told_and_quit_leaves_and_neither_goes_to_the_model(
     assert "/reset forgets" in capsys.readouterr().out
 
 
-def test_a_server_with_a_scheme_is_told_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chat", "--server=http://127.0.0.1:8000"]) == 2
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000", "localhost", "localhost:"])
+def test_a_server_that_is_no_address_is_told_what_to_give(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", f"--server={address}"]) == 2
     assert "--server" in (told := capsys.readouterr().err)
     assert "host:port" in told

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import socket
 
+import grpc
 import pytest
 
 from octavo.__main__ import main
@@ -47,3 +49,19 @@ def test_a_broken_stream_does_not_show(capsys: pytest.CaptureFixture[str]) -> No
     with serve_in_thread(FakeInference(breaks=[Break(after_messages=2)])) as address:
         assert main(["generate", "p", "--server", address]) == 0
     assert capsys.readouterr().out == TEXT + "\n"
+
+
+def test_where_nothing_answers_the_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["generate", "p", "--server", address]) == 1
+    assert f"--server {address}: nothing answers gRPC there" in (told := capsys.readouterr().err)
+    assert "--grpc-port" in told
+
+
+def test_a_missing_key_is_told_by_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = Break(after_messages=0, code=grpc.StatusCode.UNAUTHENTICATED)
+    with serve_in_thread(FakeInference(breaks=[refusal])) as address:
+        assert main(["generate", "p", "--server", address]) == 1
+    assert "--api-key" in capsys.readouterr().err

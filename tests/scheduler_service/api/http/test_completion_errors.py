@@ -204,6 +204,16 @@ async def test_malformed_json_is_a_bad_request(client: httpx.AsyncClient, conten
     assert error_of(response)["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("content", "cause"), [(b'{"temperature": NaN}', "NaN"), (b"", "the body is empty")]
+)
+async def test_a_likely_cause_of_malformed_json_is_said(
+    client: httpx.AsyncClient, content: bytes, cause: str
+) -> None:
+    response = await client.post("/v1/completions", content=content)
+    assert cause in response.json()["error"]["message"]
+
+
 async def test_a_body_over_the_cap_is_refused(client: httpx.AsyncClient) -> None:
     content = b'{"prompt": "' + b"a" * (9 << 20) + b'"}'
     assert (await client.post(URL, content=content)).status_code == 413
