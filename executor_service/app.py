@@ -23,7 +23,7 @@ from common.errors import ConfigError, OctavoError
 from common.grpc_server import GrpcServer, Link, Service
 from common.process import ProcessStatus, die_with_parent
 from executor_service.config import ExecutorConfig
-from executor_service.cores import keep_threads_apart, usable_cores
+from executor_service.cores import compute_threads, keep_threads_apart, usable_cores
 from executor_service.kernels.native import build
 from executor_service.models.source import find_here
 from executor_service.rpc.device_thread import DeviceThread
@@ -65,10 +65,10 @@ async def _serve(config: ExecutorConfig, load: Load) -> int:
 
 def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None]) -> StepRunner:
     find_here(config.model)  # a wrong path is told before torch is imported
-    cores = usable_cores()
-    config = replace(config, threads=config.threads or len(cores))
+    threads = compute_threads(config.threads)
     if config.device == "cpu":
-        keep_threads_apart(config.threads or 0, cores, os.environ)
+        keep_threads_apart(threads, usable_cores(), os.environ)
+    config = replace(config, threads=threads)  # once torch is here it could not be counted
     # Imported here, on the device thread: torch takes seconds, and the port is open meanwhile.
     # Native kernels that are not built yet take as long, on another core.
     with build.ahead(os.environ) if config.device == "cpu" else contextlib.nullcontext():

@@ -17,6 +17,11 @@ def usable_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+def compute_threads(configured: int | None) -> int:
+    """As --threads says; else one for each core that the calling thread may use."""
+    return configured or len(usable_cores())
+
+
 def keep_threads_apart(
     num_threads: int, cores: Collection[int], environ: MutableMapping[str, str]
 ) -> None:

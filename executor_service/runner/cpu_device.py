@@ -10,6 +10,7 @@ import torch
 
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
+from executor_service.cores import compute_threads
 from executor_service.kernels.backend import Backend
 from executor_service.kernels.cpu import CpuBackend
 from executor_service.kernels.native.backend import NativeBackend
@@ -37,7 +38,7 @@ class CpuDevice:
     def __init__(self, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> None:
         name = config.kv_cache_dtype
         self._kv_dtype: torch.dtype | None = None if name == "auto" else getattr(torch, name)
-        self._num_threads = config.threads or len(os.sched_getaffinity(0))
+        self._num_threads = compute_threads(config.threads)
         self._library = _load(environ)
         self._weight_rules = weight_rules(config)
         if self._library is None and wants_blocks(config):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 from array import array
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from common.errors import ConfigError
 from common.kv_size import MIB, block_bytes, kv_bytes_per_token, kv_element_bytes
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
+from executor_service.cores import compute_threads
 from executor_service.kernels.backend import KVShape
 from executor_service.memory.kv_pool import KVPool
 from executor_service.memory.sizing import PoolRequest, num_pool_blocks
@@ -69,7 +69,7 @@ def load_checkpoint(
     device: Device[B], config: ExecutorConfig, checkpoint: Checkpoint, progress: Progress
 ) -> Runner:
     """Likewise, whatever `config.model` names."""
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(compute_threads(config.threads))
     max_model_len = _max_model_len(config, device.max_positions(checkpoint.config))
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
