@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from executor_service.kernels.native.amx import request_tiles
+
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "src"
@@ -59,25 +61,32 @@ class Level:
 
 _AVX2 = frozenset(("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
 _AVX512 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"))
+_AMX = frozenset(("avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"))
+_AVX512_FLAGS = ("-march=x86-64-v4", "-mavx512vnni")
 LEVELS = (
-    Level(name="avx512", flags=("-march=x86-64-v4", "-mavx512vnni"), needs=_AVX2 | _AVX512),
+    Level(
+        name="amx",
+        flags=(*_AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+        needs=_AVX2 | _AVX512 | _AMX,
+    ),
+    Level(name="avx512", flags=_AVX512_FLAGS, needs=_AVX2 | _AVX512),
     Level(name="avx2", flags=("-march=x86-64-v3",), needs=_AVX2),
     Level(name="portable", flags=(), needs=frozenset()),
 )
 
 
-def best_level(cpu_flags: frozenset[str]) -> Level:
-    return next(level for level in LEVELS if level.needs <= cpu_flags)
+def best_level(flags: frozenset[str]) -> Level:
+    return next(level for level in LEVELS if level.needs <= flags)
 
 
 def chosen_level(environ: Mapping[str, str]) -> Level:
-    """OCTAVO_NATIVE names one (avx512, avx2, portable), or is 0 for none; unset: the best.
+    """OCTAVO_NATIVE names one (amx, avx512, avx2, portable), or is 0 for none; unset: the best.
 
     Raises BuildError.
     """
     wanted = environ.get("OCTAVO_NATIVE")
     if not wanted:
-        return best_level(cpu_flags())
+        return best_level(usable_flags())
     if wanted == "0":
         raise BuildError("OCTAVO_NATIVE=0 turns them off")
     for level in LEVELS:
@@ -98,6 +107,12 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         if name.strip() == "flags":
             return frozenset(rest.split())
     return frozenset()
+
+
+def usable_flags() -> frozenset[str]:
+    """Those of the processor that this process may use."""
+    flags = cpu_flags()
+    return flags if "amx_tile" not in flags or request_tiles() else flags - {"amx_tile"}
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch  # noqa: F401
 
-from executor_service.kernels.native import build
+from executor_service.kernels.native import amx, build
 from executor_service.kernels.native.structs import KV, Batch, Limits, Model, Weight
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -94,6 +94,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Library:
 
 def open_level(level: build.Level, environ: Mapping[str, str] = os.environ) -> Library:
     """For a level that this machine can run. Raises BuildError."""
+    if "amx_tile" in level.needs and not amx.request_tiles():
+        raise build.BuildError(f"the system refuses this process the tiles of level {level.name}")
     path = build.library(level, build.cache_directory(environ), environ)
     try:
         call = ctypes.CDLL(str(path))

@@ -24,6 +24,13 @@
 #define LANES 4
 #endif
 
+/* Whether there are matrix tiles, of bytes and of bfloat16. */
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__)
+#define AMX 1
+#else
+#define AMX 0
+#endif
+
 /* Arrays that kernels read in whole vectors are padded to this many floats at every level. */
 #define TILE 16
 #define TILE_VECTORS (TILE / LANES)

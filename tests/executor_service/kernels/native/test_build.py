@@ -31,8 +31,9 @@ def test_every_level_compiles_without_a_warning(level: build.Level, tmp_path: Pa
 
 
 def test_the_best_level_is_the_first_whose_every_need_is_met() -> None:
-    avx512, avx2, portable = build.LEVELS
-    assert build.best_level(avx512.needs | {"sse"}) is avx512
+    amx, avx512, avx2, portable = build.LEVELS
+    assert build.best_level(amx.needs | {"sse"}) is amx
+    assert build.best_level(amx.needs - {"amx_tile"}) is avx512
     assert build.best_level(avx512.needs - {"avx512_vnni"}) is avx2
     assert build.best_level(avx2.needs - {"f16c"}) is portable
     assert build.best_level(frozenset()) is portable
