@@ -29,14 +29,20 @@ def _measured(run: Callable[[], object], seconds: float) -> str:
     return str(samples)
 
 
-def _step(num_sequences: int, context: int, length: int, params: SamplingParams) -> StepPlan:
-    """Each sequence computes its last `length` tokens of `context` and samples."""
+def _step(
+    num_sequences: int, context: int, length: int, params: SamplingParams, shared: int = 0
+) -> StepPlan:
+    """Each sequence computes its last `length` tokens of `context` and samples.
+
+    shared: positions, whole blocks, that all begin with.
+    """
     plan = StepPlan(step_id=0)
-    blocks = -(-context // _BLOCK_SIZE)
+    common = shared // _BLOCK_SIZE
+    own = -(-context // _BLOCK_SIZE) - common
     for i in range(num_sequences):
         spec = make_spec(i + 1, context - length, params=params)
         tokens = array("i", [(7 * position + i) % 40000 + 100 for position in range(context)])
-        table = range(i * blocks, (i + 1) * blocks)
+        table = [*range(common), *range(common + i * own, common + (i + 1) * own)]
         add_chunk(plan, spec, tokens, table, start=context - length, length=length, samples=[spec])
     return plan
 
@@ -49,6 +55,8 @@ def _cases() -> list[tuple[str, StepPlan]]:
         ("decode, 4 sequences at 256", _step(4, 256, 1, GREEDY)),
         ("decode, 16 sequences at 256", _step(16, 256, 1, GREEDY)),
         ("decode, 32 sequences at 256", _step(32, 256, 1, GREEDY)),
+        ("decode, 8 sequences at 580", _step(8, 580, 1, GREEDY)),
+        ("decode, 8 at 580, 512 shared", _step(8, 580, 1, GREEDY, shared=512)),
         ("decode, 16 at 256, temperature", _step(16, 256, 1, sampled)),
         ("decode, 16 at 256, top-p", _step(16, 256, 1, nucleus)),
         ("decode, 1 sequence at 4096", _step(1, 4096, 1, GREEDY)),

@@ -3,17 +3,8 @@
 #include <math.h>
 #include <omp.h>
 
+#include "attention_plan.h"
 #include "attention_tiles.h"
-#include "kv.h"
-
-enum {
-    SPLIT = 128,
-    SPLIT_TILES = SPLIT / TILE,
-    ALL_SPLITS = -1,
-    UNIT_ROWS = 48,        /* whose queries, scores and results stay in the second-level cache */
-    TASKS_PER_THREAD = 4,  /* below this, units are split so that threads end together */
-    MAX_PARTIAL_FLOATS = 1 << 23,
-};
 
 /* Rows are (token, query head of the group), token by token. */
 typedef struct {
@@ -24,43 +15,12 @@ typedef struct {
     float *total;   /* likewise */
 } scratch_arrays;
 
-static int32_t group_size(const attention_plan *plan)
-{
-    return plan->num_heads / plan->kv->num_kv_heads;
-}
-
-static int32_t unit_tokens(int32_t group)
-{
-    return group >= UNIT_ROWS ? 1 : UNIT_ROWS / group;
-}
-
-static int32_t least(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
-}
-
-static int32_t ceil_div(int32_t a, int32_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static size_t partial_floats(const oct_kv *kv, int32_t rows)
-{
-    return (size_t)rows * (size_t)(kv_width(kv) + 2);
-}
-
 static size_t in_lines(size_t floats)
 {
     return (floats + 15) / 16 * 16;
 }
 
-static int32_t unit_rows(const oct_kv *kv, int32_t num_heads)
-{
-    int32_t group = num_heads / kv->num_kv_heads;
-    return unit_tokens(group) * group;
-}
-
-static size_t thread_floats(const oct_kv *kv, int32_t num_heads)
+size_t attention_thread_floats(const oct_kv *kv, int32_t num_heads)
 {
     size_t rows = (size_t)unit_rows(kv, num_heads);
     return in_lines(rows * (size_t)kv->head_dim) + rows * SPLIT +
@@ -248,10 +208,10 @@ static void load_queries(const attention_plan *plan, const attention_unit *unit,
                          const float *q, int64_t q_stride, float *queries)
 {
     const int32_t count = group_size(plan) * plan->kv->head_dim;
-    for (int32_t token = 0; token < unit->num_tokens; token++) {
-        const float *from = q + (unit->token + token) * q_stride + (int64_t)head * count;
-        for (int32_t i = 0; i < count; i++)
-            queries[token * count + i] = from[i] * plan->scale;
+    for (int32_t i = 0; i < unit->num_tokens; i++) {
+        const float *from = q + unit_token(unit, i) * q_stride + (int64_t)head * count;
+        for (int32_t d = 0; d < count; d++)
+            queries[i * count + d] = from[d] * plan->scale;
     }
 }
 
@@ -260,50 +220,75 @@ static kv_view view_of(const attention_plan *plan, const attention_unit *unit, i
 {
     const int32_t *table = plan->batch->block_tables;
     kv_view view = {plan->kv, table + (int64_t)unit->chunk * plan->batch->table_width, layer, head,
-                    unit->position + unit->num_tokens};
+                    unit->end};
     return view;
 }
 
-static int32_t num_splits(const attention_unit *unit)
+/* Splits [first, the last one], each merged into `total`. */
+static void attend_splits(const attention_plan *plan, const attention_unit *unit,
+                          const kv_view *view, int32_t first, const scratch_arrays *a,
+                          partial_result total)
 {
-    return ceil_div(unit->position + unit->num_tokens, SPLIT);
+    const int32_t group = group_size(plan);
+    partial_result result = result_at(plan->kv, a->split, unit->num_tokens * group);
+    for (int32_t split = first; split < num_splits(unit); split++) {
+        attend_split(unit, view, group, split, a, result);
+        merge(unit, plan->kv, group, split, total, result);
+    }
 }
 
 static void run_task(const attention_plan *plan, const attention_task *task, int32_t layer,
                      int32_t head, const float *q, int64_t q_stride, float *out,
                      const scratch_arrays *a)
 {
-    const oct_kv *kv = plan->kv;
     const attention_unit *unit = plan->units + task->unit;
     const int32_t group = group_size(plan), rows = unit->num_tokens * group;
+    const int32_t first = task->split == ALL_SPLITS ? 0 : task->split;
     const kv_view view = view_of(plan, unit, layer, head);
     load_queries(plan, unit, head, q, q_stride, a->queries);
-    if (task->split != ALL_SPLITS) {
-        int64_t partial = task->partial + head * (int64_t)partial_floats(kv, rows);
-        attend_split(unit, &view, group, task->split, a,
-                     result_at(kv, plan->partials + partial, rows));
-        return;
-    }
-    partial_result result = result_at(kv, a->split, rows), total = result_at(kv, a->total, rows);
-    for (int32_t split = 0; split < num_splits(unit); split++) {
-        attend_split(unit, &view, group, split, a, result);
-        merge(unit, kv, group, split, total, result);
-    }
-    finish(plan, unit, head, total, out);
+    partial_result result =
+        result_at(plan->kv, unit->num_partials ? partial_at(plan, unit, first, head) : a->total, rows);
+    if (task->split != ALL_SPLITS)
+        attend_split(unit, &view, group, task->split, a, result);
+    else
+        attend_splits(plan, unit, &view, 0, a, result);
+    if (!unit->num_partials)
+        finish(plan, unit, head, result, out);
 }
 
-static void merge_unit(const attention_plan *plan, int32_t index, int32_t head, float *out,
-                       const scratch_arrays *a)
+/* ---- the second pass ------------------------------------------------------------------------- */
+
+/* Takes over what a shared unit found for the only token of this one. */
+static void merge_shared(const attention_plan *plan, const attention_unit *unit, int32_t head,
+                         partial_result total)
 {
-    const oct_kv *kv = plan->kv;
-    const attention_unit *unit = plan->units + index;
-    const int32_t group = group_size(plan), rows = unit->num_tokens * group;
-    const int64_t floats = (int64_t)partial_floats(kv, rows);
-    partial_result total = result_at(kv, a->total, rows);
-    for (int32_t split = 0; split < num_splits(unit); split++) {
-        int64_t at = plan->unit_partials[index] + (split * kv->num_kv_heads + head) * floats;
-        merge(unit, kv, group, split, total, result_at(kv, plan->partials + at, rows));
+    const attention_unit *shared = plan->units + unit->shared;
+    const int32_t group = group_size(plan), row = unit->shared_token * group;
+    for (int32_t split = 0; split < shared->num_partials; split++) {
+        partial_result result = result_at(plan->kv, partial_at(plan, shared, split, head),
+                                          shared->num_tokens * group);
+        result.mixed += row * kv_width(plan->kv);
+        result.maxima += row;
+        result.sums += row;
+        merge(unit, plan->kv, group, split, total, result);
     }
+}
+
+static void complete_unit(const attention_plan *plan, const attention_unit *unit, int32_t layer,
+                          int32_t head, const float *q, int64_t q_stride, float *out,
+                          const scratch_arrays *a)
+{
+    const int32_t group = group_size(plan), rows = unit->num_tokens * group;
+    const kv_view view = view_of(plan, unit, layer, head);
+    partial_result total = result_at(plan->kv, a->total, rows);
+    if (unit->shared >= 0) {
+        load_queries(plan, unit, head, q, q_stride, a->queries);
+        merge_shared(plan, unit, head, total);
+        attend_splits(plan, unit, &view, unit->first_split, a, total);
+    }
+    for (int32_t split = 0; split < unit->num_partials; split++)
+        merge(unit, plan->kv, group, split, total,
+              result_at(plan->kv, partial_at(plan, unit, split, head), rows));
     finish(plan, unit, head, total, out);
 }
 
@@ -315,115 +300,10 @@ void attention_run(const attention_plan *plan, int32_t layer, const float *q, in
     int32_t i;
     while ((i = __atomic_fetch_add(counters, 1, __ATOMIC_RELAXED)) < plan->num_tasks * heads)
         run_task(plan, plan->tasks + i / heads, layer, i % heads, q, q_stride, out, &a);
-    if (!plan->is_split)
+    if (!plan->num_last)
         return;
 #pragma omp barrier
-    while ((i = __atomic_fetch_add(counters + 1, 1, __ATOMIC_RELAXED)) < plan->num_units * heads)
-        merge_unit(plan, i / heads, i % heads, out, &a);
-}
-
-/* ---- plan ------------------------------------------------------------------------------------ */
-
-static int32_t max_units(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
-{
-    return limits->max_tokens / unit_tokens(num_heads / kv->num_kv_heads) + limits->max_chunks;
-}
-
-static int32_t max_tasks(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
-{
-    int32_t split = TASKS_PER_THREAD * limits->num_threads * ceil_div(limits->max_context, SPLIT);
-    int32_t whole = max_units(kv, num_heads, limits);
-    return split > whole ? split : whole;
-}
-
-static size_t max_partial_floats(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
-{
-    size_t needed = (size_t)TASKS_PER_THREAD * (size_t)limits->num_threads *
-                    (size_t)ceil_div(limits->max_context, SPLIT) *
-                    partial_floats(kv, unit_rows(kv, num_heads));
-    return needed < MAX_PARTIAL_FLOATS ? needed : MAX_PARTIAL_FLOATS;
-}
-
-static size_t lines(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-size_t attention_bytes(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
-{
-    size_t units = (size_t)max_units(kv, num_heads, limits);
-    return lines(units * sizeof(attention_unit)) + lines(units * sizeof(int64_t)) +
-           lines((size_t)max_tasks(kv, num_heads, limits) * sizeof(attention_task)) +
-           lines(max_partial_floats(kv, num_heads, limits) * sizeof(float)) +
-           (size_t)limits->num_threads * thread_floats(kv, num_heads) * sizeof(float);
-}
-
-/* Units with the longest contexts come first, so that the last task to end is a short one. */
-static void add_units(attention_plan *plan, int32_t tokens_per_unit)
-{
-    const oct_batch *batch = plan->batch;
-    for (int32_t chunk = 0, first = 0; chunk < batch->num_chunks; chunk++) {
-        const int32_t length = batch->lengths[chunk];
-        for (int32_t i = ceil_div(length, tokens_per_unit) - 1; i >= 0; i--) {
-            attention_unit *unit = plan->units + plan->num_units++;
-            int32_t offset = i * tokens_per_unit;
-            unit->chunk = chunk;
-            unit->token = first + offset;
-            unit->num_tokens = least(tokens_per_unit, length - offset);
-            unit->position = batch->starts[chunk] + offset;
-        }
-        first += length;
-    }
-}
-
-static size_t all_partial_floats(const attention_plan *plan)
-{
-    size_t floats = 0;
-    for (int32_t i = 0; i < plan->num_units; i++) {
-        const attention_unit *unit = plan->units + i;
-        floats += (size_t)num_splits(unit) * (size_t)plan->kv->num_kv_heads *
-                  partial_floats(plan->kv, unit->num_tokens * group_size(plan));
-    }
-    return floats;
-}
-
-static void add_tasks(attention_plan *plan)
-{
-    const int64_t heads = plan->kv->num_kv_heads;
-    int64_t partial = 0;
-    for (int32_t i = 0; i < plan->num_units; i++) {
-        const attention_unit *unit = plan->units + i;
-        if (!plan->is_split) {
-            plan->tasks[plan->num_tasks++] = (attention_task){i, ALL_SPLITS, 0};
-            continue;
-        }
-        plan->unit_partials[i] = partial;
-        for (int32_t split = 0; split < num_splits(unit); split++) {
-            plan->tasks[plan->num_tasks++] = (attention_task){i, split, partial};
-            partial += heads * (int64_t)partial_floats(plan->kv, unit->num_tokens * group_size(plan));
-        }
-    }
-}
-
-void attention_begin(attention_plan *plan, const oct_kv *kv, const oct_batch *batch,
-                     const oct_limits *limits, int32_t num_heads, float scale, void *memory)
-{
-    uint8_t *at = memory;
-    const size_t units = (size_t)max_units(kv, num_heads, limits);
-    const size_t capacity = max_partial_floats(kv, num_heads, limits);
-    *plan = (attention_plan){.kv = kv, .batch = batch, .num_heads = num_heads, .scale = scale};
-    plan->units = (attention_unit *)at;
-    at += lines(units * sizeof(attention_unit));
-    plan->unit_partials = (int64_t *)at;
-    at += lines(units * sizeof(int64_t));
-    plan->tasks = (attention_task *)at;
-    at += lines((size_t)max_tasks(kv, num_heads, limits) * sizeof(attention_task));
-    plan->partials = (float *)at;
-    at += lines(capacity * sizeof(float));
-    plan->scratch = (float *)at;
-    plan->scratch_floats = thread_floats(kv, num_heads);
-    add_units(plan, unit_tokens(num_heads / kv->num_kv_heads));
-    plan->is_split = plan->num_units * kv->num_kv_heads < TASKS_PER_THREAD * limits->num_threads &&
-                     all_partial_floats(plan) <= capacity;
-    add_tasks(plan);
+    while ((i = __atomic_fetch_add(counters + 1, 1, __ATOMIC_RELAXED)) < plan->num_last * heads)
+        complete_unit(plan, plan->units + plan->last_units[i / heads], layer, i % heads, q, q_stride,
+                      out, &a);
 }

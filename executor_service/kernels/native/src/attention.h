@@ -10,18 +10,25 @@
 
 #include "octavo.h"
 
-/* Queries of neighbouring tokens that share a KV head: what one thread computes at a time. */
+/* Queries of neighbouring tokens, or of tokens of several chunks that begin with the same blocks,
+ * which share a KV head: what one thread computes at a time. */
 typedef struct {
-    int32_t chunk;
-    int32_t token; /* the first one, in the batch */
+    int32_t chunk; /* whose block table is read */
+    int32_t token; /* the first one, in the batch, if there are no members */
     int32_t num_tokens;
-    int32_t position; /* of the first token */
+    int32_t position;     /* of the first token */
+    int32_t end;          /* of the positions that are read */
+    int32_t *members;     /* [num_tokens] of several chunks, which see all of these positions */
+    int32_t shared;       /* the unit that computes the splits before first_split, or -1 */
+    int32_t shared_token; /* which of its tokens is this unit's one */
+    int32_t first_split;
+    int32_t num_partials; /* 0: merged on the way and complete */
+    int64_t partial;      /* the first one, in the plan's partials */
 } attention_unit;
 
 typedef struct {
     int32_t unit;
     int32_t split; /* ALL_SPLITS: merged on the way */
-    int64_t partial;
 } attention_task;
 
 /* What all layers of a step share. */
@@ -32,16 +39,17 @@ typedef struct {
     float scale;
     int32_t num_units;
     int32_t num_tasks;
-    int32_t is_split; /* partial results are merged by a second pass */
+    int32_t num_last;
     attention_unit *units;
     attention_task *tasks;
-    int64_t *unit_partials; /* [num_units] the first partial of each unit */
+    int32_t *last_units; /* that a second pass completes */
+    int32_t *members;
     float *partials;
     float *scratch; /* [num_threads] */
     size_t scratch_floats;
 } attention_plan;
 
-/* Floats that hold a plan's arrays for steps within the limits. */
+/* Bytes that hold a plan's arrays for steps within the limits. */
 size_t attention_bytes(const oct_kv *kv, int32_t num_heads, const oct_limits *limits);
 
 /* Lays out the tasks of a step in `memory`. */
