@@ -33,6 +33,8 @@ class KVPool:
     @torch.inference_mode()
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
         """Copies whole blocks in all layers, pair by pair in order."""
+        if not sources:
+            return
         self._backend.copy_blocks(self.storage, _ids(sources), _ids(destinations))
 
     def read(self, block_ids: Sequence[int]) -> Tensor:
