@@ -16,4 +16,4 @@ def native_library(level: build.Level | None = None) -> Library:
         build.find_compiler(os.environ)
     except build.BuildError as error:
         pytest.skip(str(error))
-    return library.open_level(level or build.best_level(build.cpu_flags()))
+    return library.open_level(level or build.best_level(build.usable_flags()))

@@ -24,7 +24,7 @@ from executor_service.runner.sampler import Sampled, SampleTask, sample
 from tests.support.native_library import native_library
 from tests.support.plans import make_spec
 
-LEVELS = [level for level in build.LEVELS if level.needs <= build.cpu_flags()]
+LEVELS = [level for level in build.LEVELS if level.needs <= build.usable_flags()]
 VOCABULARY = 5003
 
 

@@ -22,6 +22,11 @@ ALWAYS_INLINE vb vb_load(const uint8_t *p)
     return v;
 }
 
+ALWAYS_INLINE void vb_store(uint8_t *p, vb v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
 /* Bits of 16-bit lanes moved down, or up where `shift` is negative. */
 ALWAYS_INLINE vb vb_shift(vb v, const int shift)
 {

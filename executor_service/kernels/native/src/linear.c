@@ -1,5 +1,5 @@
 /* Linears of every kind: preparing activations, sharing panels among threads. */
-#include "linear.h"
+#include "linear_amx.h"
 
 #include <omp.h>
 
@@ -15,7 +15,19 @@ size_t oct_linear_scratch(const oct_weight *w, int32_t max_rows)
 {
     if (w->kind == OCT_FLOAT32)
         return 0;
+#if AMX
+    return HEADER_BYTES + tiled_bytes(w->in_features, max_rows);
+#else
     return HEADER_BYTES + (size_t)max_rows * act_stride(w->in_features);
+#endif
+}
+
+static act_rows rows_at(const void *prepared, int32_t in_features, int32_t num_rows)
+{
+    return (act_rows){.base = (const uint8_t *)prepared + HEADER_BYTES,
+                      .stride = act_stride(in_features),
+                      .in_features = in_features,
+                      .num_rows = num_rows};
 }
 
 const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_rows, void *scratch,
@@ -31,16 +43,22 @@ const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_ro
     for (int64_t row = first; row < last; row++)
         quantize_row(x + (size_t)row * in, w->in_features,
                      (uint8_t *)scratch + HEADER_BYTES + (size_t)row * stride);
+#if AMX
+    fill_tiles(rows_at(scratch, w->in_features, num_rows), (int32_t)first, (int32_t)last);
+#endif
     return scratch;
 }
 
 static void multiply(panel_share share, const void *prepared, int32_t num_rows)
 {
     const oct_weight *w = share.weight;
-    act_rows x = {.base = (const uint8_t *)prepared + HEADER_BYTES,
-                  .stride = act_stride(w->in_features),
-                  .in_features = w->in_features,
-                  .num_rows = num_rows};
+    act_rows x = rows_at(prepared, w->in_features, num_rows);
+#if AMX
+    if (amx_multiplies(w->kind, num_rows)) {
+        multiply_amx(share, x);
+        return;
+    }
+#endif
     switch (w->kind) {
     case OCT_FLOAT32:
         multiply_float32(share, prepared, num_rows);

@@ -1,5 +1,6 @@
 /* Signed bytes in groups of 32: int8 and Q8_0. */
 #include "layouts.h"
+#include "linear_amx.h"
 
 ALWAYS_INLINE void int8_sums(const int rows, const uint8_t *bytes, act_rows x, int32_t row,
                              int32_t g, vi sums[][2])
@@ -57,3 +58,23 @@ void multiply_int8(panel_share share, act_rows x)
 {
     for_tiles(share, x, int8_rows);
 }
+
+#if AMX
+
+void unpack_int8(const oct_weight *w, amx_run *run)
+{
+    const uint8_t *data =
+        (const uint8_t *)w->data + (size_t)run->panel * panel_bytes(OCT_INT8, w->in_features);
+    run->factor = vf_load((const float *)data + run->vector * LANES);
+    data += INT8_FACTOR_BYTES + (size_t)run->start * INT8_GROUP_BYTES;
+    for (int32_t g = 0; g < run->end - run->start; g++, data += INT8_GROUP_BYTES) {
+        const uint8_t *bytes = data + PANEL * 2 + run->vector * AMX_ROW_BYTES;
+        prefetch_ahead(data, INT8_GROUP_BYTES);
+        run->scale[g] = vf_load_half((const uint16_t *)data + run->vector * LANES);
+        UNROLL for (int t = 0; t < WEIGHT_ROWS; t++)
+            vb_store(run->bytes[g] + t * AMX_ROW_BYTES,
+                     vb_load(bytes + t * 2 * AMX_ROW_BYTES) ^ SIGNED_OFFSET);
+    }
+}
+
+#endif

@@ -1,5 +1,6 @@
 /* Four bits in groups of 32: Q4_0, Q4_1 and Q4_K, which differ in where scales and minimums are. */
 #include "layouts.h"
+#include "linear_amx.h"
 
 /* Of both vectors of a panel. The weight is scale * nibble + minimum. */
 typedef struct {
@@ -78,6 +79,24 @@ ALWAYS_INLINE size_t bytes_before(const int kind, int32_t g)
     }
 }
 
+/* Those of group g, which begins at *data or, with Q4_K, whose block does; moves *data to its
+ * nibbles. */
+ALWAYS_INLINE group_scales next_scales(const int kind, int32_t g, group_scales *outer,
+                                       const uint8_t **data)
+{
+    const uint8_t *scales = *data;
+    if (kind != OCT_Q4_K) {
+        *data += kind == OCT_Q4_1 ? PANEL * 4 : PANEL * 2;
+        return half_scales(kind, scales);
+    }
+    if (g % (SUPER / GROUP) == 0) {
+        *outer = half_scales(OCT_Q4_1, scales);
+        scales += PANEL * 4;
+    }
+    *data = scales + PANEL * 2;
+    return byte_scales(*outer, scales);
+}
+
 ALWAYS_INLINE void q4_tile(const int rows, const int kind, tile_run r)
 {
     const uint8_t *data = (const uint8_t *)r.share.weight->data
@@ -87,18 +106,7 @@ ALWAYS_INLINE void q4_tile(const int rows, const int kind, tile_run r)
     group_scales outer = {{{0}, {0}}, {{0}, {0}}};
     begin_run(rows, r, totals);
     for (int32_t g = r.start; g < r.end; g++) {
-        group_scales scales;
-        if (kind == OCT_Q4_K) {
-            if (g % (SUPER / GROUP) == 0) {
-                outer = half_scales(OCT_Q4_1, data);
-                data += PANEL * 4;
-            }
-            scales = byte_scales(outer, data);
-            data += PANEL * 2;
-        } else {
-            scales = half_scales(kind, data);
-            data += kind == OCT_Q4_1 ? PANEL * 4 : PANEL * 2;
-        }
+        group_scales scales = next_scales(kind, g, &outer, &data);
         prefetch_ahead(data, NIBBLE_BYTES + 64);
         add_group(rows, kind, scales, data, r, g, totals);
         data += NIBBLE_BYTES;
@@ -132,3 +140,65 @@ void multiply_q4(panel_share share, act_rows x)
         break;
     }
 }
+
+#if AMX
+
+ALWAYS_INLINE void unpack_nibbles(const int kind, const uint8_t *nibbles, uint8_t *bytes)
+{
+    UNROLL for (int t = 0; t < WEIGHT_ROWS; t++) {
+        vb codes = vb_shift(vb_load(nibbles + t % 4 * 2 * AMX_ROW_BYTES), t / 4 * 4) & 15;
+        vb_store(bytes + t * AMX_ROW_BYTES, kind == OCT_Q4_0 ? codes - 8 : codes);
+    }
+}
+
+/* Of vector c alone. */
+ALWAYS_INLINE void unpack_scales(const int kind, const group_scales *scales, const uint8_t *data,
+                                 const int c, int32_t g, amx_run *run)
+{
+    const uint16_t *halves = (const uint16_t *)data + c * LANES;
+    run->scale[g] = kind == OCT_Q4_K ? scales->scale[c] : vf_load_half(halves);
+    if (kind != OCT_Q4_0)
+        run->minimum[g] = kind == OCT_Q4_K ? scales->minimum[c] : vf_load_half(halves + PANEL);
+}
+
+ALWAYS_INLINE void unpack_vector(const int kind, const uint8_t *data, const int c, amx_run *run)
+{
+    group_scales outer = {{{0}, {0}}, {{0}, {0}}};
+    for (int32_t g = 0; g < run->end - run->start; g++) {
+        const uint8_t *start = data;
+        group_scales scales = next_scales(kind, run->start + g, &outer, &data);
+        unpack_scales(kind, &scales, start, c, g, run);
+        prefetch_ahead(data, NIBBLE_BYTES + 64);
+        unpack_nibbles(kind, data + c * AMX_ROW_BYTES, run->bytes[g]);
+        data += NIBBLE_BYTES;
+    }
+}
+
+ALWAYS_INLINE void unpack_run(const int kind, const uint8_t *data, amx_run *run)
+{
+    if (run->vector)
+        unpack_vector(kind, data, 1, run);
+    else
+        unpack_vector(kind, data, 0, run);
+}
+
+void unpack_q4(const oct_weight *w, amx_run *run)
+{
+    const uint8_t *data = (const uint8_t *)w->data
+                          + (size_t)run->panel * panel_bytes(w->kind, w->in_features)
+                          + bytes_before(w->kind, run->start);
+    run->factor = vf_set(1.0f);
+    switch (w->kind) {
+    case OCT_Q4_0:
+        unpack_run(OCT_Q4_0, data, run);
+        break;
+    case OCT_Q4_1:
+        unpack_run(OCT_Q4_1, data, run);
+        break;
+    case OCT_Q4_K:
+        unpack_run(OCT_Q4_K, data, run);
+        break;
+    }
+}
+
+#endif
