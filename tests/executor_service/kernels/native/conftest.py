@@ -1,4 +1,4 @@
-"""The kernels at every level that this machine can run, and those of AVX-512 and AMX by other means."""
+"""The kernels at every level this machine can run, and AVX-512 and AMX by other means."""
 
 from __future__ import annotations
 
