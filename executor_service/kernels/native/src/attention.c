@@ -3,14 +3,16 @@
 #include <math.h>
 #include <omp.h>
 
+#include "attention_parts.h"
 #include "attention_plan.h"
+#include "attention_split.h"
 #include "attention_tiles.h"
 
-/* Rows are (token, query head of the group), token by token. */
 typedef struct {
     float *queries; /* [rows, head_dim], scaled */
     float *scores;  /* [rows, SPLIT] */
     uint8_t *tiles; /* [SPLIT_TILES] of gathered slots */
+    uint8_t *parts; /* for attention_parts.h */
     float *split;   /* a partial result: [rows, width], then maxima, then sums */
     float *total;   /* likewise */
 } scratch_arrays;
@@ -24,7 +26,7 @@ size_t attention_thread_floats(const oct_kv *kv, int32_t num_heads)
 {
     size_t rows = (size_t)unit_rows(kv, num_heads);
     return in_lines(rows * (size_t)kv->head_dim) + rows * SPLIT +
-           SPLIT_TILES * kv_tile_bytes(kv) / sizeof(float) +
+           (SPLIT_TILES * kv_tile_bytes(kv) + parts_bytes(kv, (int32_t)rows)) / sizeof(float) +
            2 * in_lines(partial_floats(kv, (int32_t)rows));
 }
 
@@ -36,34 +38,21 @@ static scratch_arrays arrays_of(const attention_plan *plan, int32_t thread)
     a.queries = plan->scratch + (size_t)thread * plan->scratch_floats;
     a.scores = a.queries + in_lines(rows * (size_t)kv->head_dim);
     a.tiles = (uint8_t *)(a.scores + rows * SPLIT);
-    a.split = (float *)(a.tiles + SPLIT_TILES * kv_tile_bytes(kv));
+    a.parts = a.tiles + SPLIT_TILES * kv_tile_bytes(kv);
+    a.split = (float *)(a.parts + parts_bytes(kv, (int32_t)rows));
     a.total = a.split + in_lines(partial_floats(kv, (int32_t)rows));
     return a;
 }
 
 /* ---- one split ------------------------------------------------------------------------------- */
 
-/* What one split gives for the rows of a unit. */
-typedef struct {
-    float *mixed;  /* [rows, width] values, weighted by exp(score - maximum) */
-    float *maxima; /* [rows] */
-    float *sums;   /* [rows] of the weights */
-} partial_result;
-
 static partial_result result_at(const oct_kv *kv, float *floats, int32_t rows)
 {
     partial_result result;
     result.mixed = floats;
-    result.maxima = floats + (size_t)rows * (size_t)kv_width(kv);
-    result.sums = result.maxima + rows;
+    result.maxima = floats + (size_t)stored_rows(kv, rows) * (size_t)kv_width(kv);
+    result.sums = result.maxima + in_lanes(rows);
     return result;
-}
-
-/* Positions of the split that a row sees. */
-static int32_t seen(const attention_unit *unit, int32_t group, int32_t row, int32_t first)
-{
-    int32_t count = unit->position + row / group + 1 - first;
-    return count < 0 ? 0 : least(count, SPLIT);
 }
 
 static void score(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
@@ -146,6 +135,10 @@ static void attend_split(const attention_unit *unit, const kv_view *view, int32_
                          int32_t split, const scratch_arrays *a, partial_result result)
 {
     const int32_t first = split * SPLIT, rows = unit->num_tokens * group;
+    if (in_parts(view->kv)) {
+        parts_attend(unit, view, group, split, (parts_scratch){a->tiles, a->parts}, result);
+        return;
+    }
     score(unit, view, group, first, a);
     for (int32_t row = 0; row < rows; row++)
         weigh(a->scores + row * SPLIT, seen(unit, group, row, first), result.maxima + row,
@@ -155,13 +148,20 @@ static void attend_split(const attention_unit *unit, const kv_view *view, int32_
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-static void merge_row(float *total, float *maximum, float *sum, const float *mixed,
-                      float other_maximum, float other_sum, int32_t width)
+/* Of LANES rows: `keep` and `take` are what results so far and another split's are multiplied by. */
+static void merge_sums(float *maxima, float *sums, const float *other_maxima,
+                       const float *other_sums, float *keep, float *take)
 {
-    float largest = vf_max(vf_set(other_maximum), vf_set(*maximum))[0];
-    float keep = float_exp(*maximum - largest), take = float_exp(other_maximum - largest);
-    *maximum = largest;
-    *sum = *sum * keep + other_sum * take;
+    const vf maximum = vf_load(maxima), other = vf_load(other_maxima);
+    const vf largest = vf_max(other, maximum);
+    vf_store(keep, vf_exp(maximum - largest));
+    vf_store(take, vf_exp(other - largest));
+    vf_store(maxima, largest);
+    vf_store(sums, vf_load(sums) * vf_load(keep) + vf_load(other_sums) * vf_load(take));
+}
+
+static void merge_row(float *total, const float *mixed, float keep, float take, int32_t width)
+{
     for (int32_t i = 0; i < width; i += LANES)
         vf_store(total + i, vf_load(total + i) * keep + vf_load(mixed + i) * take);
 }
@@ -171,19 +171,19 @@ static void merge(const attention_unit *unit, const oct_kv *kv, int32_t group, i
                   partial_result total, partial_result result)
 {
     const int32_t rows = unit->num_tokens * group, width = kv_width(kv);
-    for (int32_t row = 0; row < rows; row++) {
-        if (!seen(unit, group, row, split * SPLIT))
-            continue;
-        float *into = total.mixed + row * width;
-        const float *from = result.mixed + row * width;
-        if (split == 0) {
-            memcpy(into, from, sizeof(float) * (size_t)width);
-            total.maxima[row] = result.maxima[row];
-            total.sums[row] = result.sums[row];
-        } else {
-            merge_row(into, total.maxima + row, total.sums + row, from, result.maxima[row],
-                      result.sums[row], width);
-        }
+    if (split == 0) {
+        memcpy(total.mixed, result.mixed, sizeof(float) * (size_t)(rows * width));
+        memcpy(total.maxima, result.maxima, sizeof(float) * (size_t)rows);
+        memcpy(total.sums, result.sums, sizeof(float) * (size_t)rows);
+        return;
+    }
+    for (int32_t row = first_seeing(unit, group, split * SPLIT); row < rows; row += LANES) {
+        float keep[LANES], take[LANES];
+        merge_sums(total.maxima + row, total.sums + row, result.maxima + row, result.sums + row,
+                   keep, take);
+        for (int32_t i = 0; i < LANES && row + i < rows; i++)
+            merge_row(total.mixed + (row + i) * width, result.mixed + (row + i) * width, keep[i],
+                      take[i], width);
     }
 }
 
@@ -192,27 +192,32 @@ static void finish(const attention_plan *plan, const attention_unit *unit, int32
 {
     const int32_t group = group_size(plan), head_dim = plan->kv->head_dim;
     const int32_t width = kv_width(plan->kv);
-    for (int32_t row = 0; row < unit->num_tokens * group; row++) {
-        int64_t token = unit->token + row / group;
-        float *to = out + (token * plan->num_heads + head * group + row % group) * head_dim;
-        const float *from = total.mixed + row * width;
-        const float factor = 1.0f / total.sums[row];
-        for (int32_t d = 0; d < head_dim; d++)
-            to[d] = from[d] * factor;
+    const float *from = total.mixed, *sum = total.sums;
+    for (int32_t token = 0; token < unit->num_tokens; token++) {
+        int64_t first = (int64_t)(unit->token + token) * plan->num_heads + head * group;
+        for (int32_t i = 0; i < group; i++, from += width, sum++) {
+            float *to = out + (first + i) * head_dim;
+            const float factor = 1.0f / *sum;
+            for (int32_t d = 0; d < head_dim; d++)
+                to[d] = from[d] * factor;
+        }
     }
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 static void load_queries(const attention_plan *plan, const attention_unit *unit, int32_t head,
-                         const float *q, int64_t q_stride, float *queries)
+                         const float *q, int64_t q_stride, const scratch_arrays *a)
 {
     const int32_t count = group_size(plan) * plan->kv->head_dim;
     for (int32_t i = 0; i < unit->num_tokens; i++) {
         const float *from = q + unit_token(unit, i) * q_stride + (int64_t)head * count;
         for (int32_t d = 0; d < count; d++)
-            queries[i * count + d] = from[d] * plan->scale;
+            a->queries[i * count + d] = from[d] * plan->scale;
     }
+    if (in_parts(plan->kv))
+        parts_begin(plan->kv, a->queries, unit->num_tokens * group_size(plan),
+                    (parts_scratch){a->tiles, a->parts});
 }
 
 static kv_view view_of(const attention_plan *plan, const attention_unit *unit, int32_t layer,
@@ -245,7 +250,7 @@ static void run_task(const attention_plan *plan, const attention_task *task, int
     const int32_t group = group_size(plan), rows = unit->num_tokens * group;
     const int32_t first = task->split == ALL_SPLITS ? 0 : task->split;
     const kv_view view = view_of(plan, unit, layer, head);
-    load_queries(plan, unit, head, q, q_stride, a->queries);
+    load_queries(plan, unit, head, q, q_stride, a);
     partial_result result =
         result_at(plan->kv, unit->num_partials ? partial_at(plan, unit, first, head) : a->total, rows);
     if (task->split != ALL_SPLITS)
@@ -282,7 +287,7 @@ static void complete_unit(const attention_plan *plan, const attention_unit *unit
     const kv_view view = view_of(plan, unit, layer, head);
     partial_result total = result_at(plan->kv, a->total, rows);
     if (unit->shared >= 0) {
-        load_queries(plan, unit, head, q, q_stride, a->queries);
+        load_queries(plan, unit, head, q, q_stride, a);
         merge_shared(plan, unit, head, total);
         attend_splits(plan, unit, &view, unit->first_split, a, total);
     }
@@ -300,10 +305,12 @@ void attention_run(const attention_plan *plan, int32_t layer, const float *q, in
     int32_t i;
     while ((i = __atomic_fetch_add(counters, 1, __ATOMIC_RELAXED)) < plan->num_tasks * heads)
         run_task(plan, plan->tasks + i / heads, layer, i % heads, q, q_stride, out, &a);
+    parts_end(plan->kv);
     if (!plan->num_last)
         return;
 #pragma omp barrier
     while ((i = __atomic_fetch_add(counters + 1, 1, __ATOMIC_RELAXED)) < plan->num_last * heads)
         complete_unit(plan, plan->units + plan->last_units[i / heads], layer, i % heads, q, q_stride,
                       out, &a);
+    parts_end(plan->kv);
 }

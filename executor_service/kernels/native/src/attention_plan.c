@@ -37,11 +37,13 @@ static size_t max_split_floats(const oct_kv *kv, int32_t num_heads, const oct_li
     return needed < MAX_PARTIAL_FLOATS ? needed : MAX_PARTIAL_FLOATS;
 }
 
-/* Of the merged splits of shared prefixes, where these are many. */
+/* Of the merged splits of shared prefixes, where these are many. Rows of a unit may be padded to
+ * whole tiles of 16. */
 static size_t max_shared_floats(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
 {
+    size_t token = partial_floats(kv, num_heads / kv->num_kv_heads);
     return (size_t)limits->max_chunks * (size_t)kv->num_kv_heads *
-           partial_floats(kv, num_heads / kv->num_kv_heads);
+           (token + 16 * (size_t)kv_width(kv));
 }
 
 static size_t lines(size_t bytes)

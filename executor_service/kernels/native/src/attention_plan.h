@@ -6,26 +6,14 @@
 #ifndef OCTAVO_ATTENTION_PLAN_H
 #define OCTAVO_ATTENTION_PLAN_H
 
-#include "attention.h"
-#include "kv.h"
+#include "attention_parts.h"
+#include "attention_split.h"
 
 enum {
-    SPLIT = 128,
-    SPLIT_TILES = SPLIT / TILE,
     ALL_SPLITS = -1,
     UNIT_ROWS = 48,       /* whose queries, scores and results stay in the second-level cache */
     TASKS_PER_THREAD = 4, /* below this, units are split so that threads end together */
 };
-
-ALWAYS_INLINE int32_t least(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
-}
-
-ALWAYS_INLINE int32_t ceil_div(int32_t a, int32_t b)
-{
-    return (a + b - 1) / b;
-}
 
 ALWAYS_INLINE int32_t group_size(const attention_plan *plan)
 {
@@ -41,7 +29,7 @@ ALWAYS_INLINE int32_t unit_tokens(int32_t group)
 ALWAYS_INLINE int32_t unit_rows(const oct_kv *kv, int32_t num_heads)
 {
     int32_t group = num_heads / kv->num_kv_heads;
-    return unit_tokens(group) * group;
+    return stored_rows(kv, unit_tokens(group) * group);
 }
 
 ALWAYS_INLINE int32_t num_splits(const attention_unit *unit)
@@ -49,10 +37,16 @@ ALWAYS_INLINE int32_t num_splits(const attention_unit *unit)
     return ceil_div(unit->end, SPLIT);
 }
 
+/* One number per row, whole vectors from any row on. */
+ALWAYS_INLINE size_t in_lanes(int32_t rows)
+{
+    return (size_t)rows + LANES;
+}
+
 /* Of the results of one split and KV head: values, maxima and sums of each row. */
 ALWAYS_INLINE size_t partial_floats(const oct_kv *kv, int32_t rows)
 {
-    return (size_t)rows * (size_t)(kv_width(kv) + 2);
+    return (size_t)stored_rows(kv, rows) * (size_t)kv_width(kv) + 2 * in_lanes(rows);
 }
 
 /* Where a unit keeps the results of a split. */

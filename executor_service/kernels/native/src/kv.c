@@ -169,13 +169,17 @@ kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch)
                      scales_at(kv, from, kv->block_size + position % kv->block_size)};
 }
 
+const uint8_t *oct_kv_keys_ahead(const kv_view *view, int32_t position)
+{
+    if (position >= view->end || !in_tiles(view->kv))
+        return NULL;
+    return record_at(view, position) + tile_offset(view->kv, position);
+}
+
 void oct_kv_prefetch_keys(const kv_view *view, int32_t position)
 {
-    const oct_kv *kv = view->kv;
-    if (position >= view->end || !in_tiles(kv))
-        return;
-    const size_t bytes = TILE * (size_t)kv_width(kv) * element_bytes(kv);
-    const uint8_t *from = record_at(view, position) + tile_offset(kv, position);
-    for (size_t i = 0; i < bytes; i += 64)
+    const uint8_t *from = oct_kv_keys_ahead(view, position);
+    const size_t bytes = TILE * (size_t)kv_width(view->kv) * element_bytes(view->kv);
+    for (size_t i = 0; from && i < bytes; i += 64)
         __builtin_prefetch(from + i);
 }

@@ -52,4 +52,7 @@ kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch);
 /* Asks for the memory of K ahead of its use. */
 void oct_kv_prefetch_keys(const kv_view *view, int32_t position);
 
+/* Where K from `position` on is in the pool, or NULL past the end and where tiles are gathered. */
+const uint8_t *oct_kv_keys_ahead(const kv_view *view, int32_t position);
+
 #endif

@@ -21,6 +21,7 @@ Sharer = tuple[int, int]
 
 CROWDS: dict[str, list[Sharer]] = {
     "two": [(256, 300), (256, 256)],
+    "a little more than a tile holds": [(256, 300 + i) for i in range(6)],
     "more than a unit holds": [(384, 384 + i) for i in range(40)],
     "of several lengths": [(512, 600), (512, 513), (128, 700), (128, 130), (384, 500), (512, 512)],
     "one that shares too little": [(512, 600), (512, 601), (512, 602), (128, 400), (112, 300)],
