@@ -148,7 +148,7 @@ static void attend_split(const attention_unit *unit, const kv_view *view, int32_
 
 /* ---- merging --------------------------------------------------------------------------------- */
 
-/* Of LANES rows: `keep` and `take` are what results so far and another split's are multiplied by. */
+/* Of LANES rows: what the results so far and another split's are to be multiplied by. */
 static void merge_sums(float *maxima, float *sums, const float *other_maxima,
                        const float *other_sums, float *keep, float *take)
 {

@@ -1,8 +1,8 @@
 /* Numbers as sums of bfloat16, for products on matrix tiles.
  *
- * The upper half of a float is a bfloat16, and what it leaves out is a float again: the second part.
- * A float16 or a byte is the sum of its parts exactly. Of a float two parts keep 16 bits at least,
- * and of a product of sums all is kept but that of the two second parts: 2^-15 of it at most.
+ * The upper half of a float is a bfloat16. What that leaves out is a float again, its second part.
+ * A float16 or a byte is the sum of its parts exactly; of a float two parts keep 16 bits at least.
+ * Of a product of sums all is kept but that of the two second parts: 2^-15 of it at most.
  *
  * Tiles pair elements that are 16 apart, not neighbours: so pairs are made of two vectors lane by
  * lane. Which elements meet is the same on both sides of a product.
@@ -74,7 +74,8 @@ typedef struct {
     int64_t stride;
     int32_t count; /* of the PAIRED that are there: zeros stand for the others */
     uint8_t *to;
-    const uint8_t *ahead; /* what is read soon, a line for each row, or NULL */
+    const uint8_t *ahead; /* what is read soon, a line for each row; or NULL */
+    int64_t ahead_stride; /* bytes */
 } parts_source;
 
 ALWAYS_INLINE int32_t element_bytes_of(const int kind)
@@ -101,7 +102,7 @@ ALWAYS_INLINE void convert_rows(const int kind, const int first, const int rows,
     if (s.count >= PAIRED) {
         UNROLL for (int i = first; i < end; i++) {
             if (s.ahead)
-                __builtin_prefetch(s.ahead + i * AMX_ROW_BYTES);
+                __builtin_prefetch(s.ahead + i * s.ahead_stride);
             store_exact_parts(kind, s.to + i * AMX_ROW_BYTES,
                               elements_at(kind, s.left, i * s.stride),
                               elements_at(kind, s.right, i * s.stride));

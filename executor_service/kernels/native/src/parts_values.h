@@ -1,0 +1,130 @@
+/* The second product of attention_parts.c: weights with TILE columns of V at a time. */
+#ifndef OCTAVO_PARTS_VALUES_H
+#define OCTAVO_PARTS_VALUES_H
+
+#include <math.h>
+
+#include "parts_split.h"
+
+#if AMX
+
+static kv_tile values_at(const parts_split *s, int32_t slot)
+{
+    return oct_kv_values(s->view, s->first + slot, gathered_at(s, slot));
+}
+
+/* Inlined always: GCC leaves out calls of a function that does nothing else. */
+ALWAYS_INLINE void prefetch_rows(const uint8_t *from, int32_t stride)
+{
+    for (int32_t i = 0; i < TILE; i++)
+        __builtin_prefetch(from + i * stride);
+}
+
+ALWAYS_INLINE void find_values(const int kind, const parts_split *s, kv_tile *tiles)
+{
+    for (int32_t slot = 0; slot < s->slots; slot += TILE) {
+        kv_tile *tile = tiles + slot / TILE;
+        *tile = values_at(s, slot);
+        if (tile->scales)
+            memcpy(s->scales + SPLIT + slot, tile->scales, TILE * sizeof(float));
+        if (s->row_tiles == 1) /* so few rows wait for memory, and V is not there yet */
+            prefetch_rows(tile->elements, kv_width(s->view->kv) * element_bytes_of(kind));
+    }
+}
+
+/* TILE columns of V, of PAIRED slots. A line holds two columns or more: with the first of them the
+ * next line of half the slots is asked for, with the others that of the other half. */
+ALWAYS_INLINE parts_source values_of(const int kind, const parts_split *s, const kv_tile *tiles,
+                                     int32_t column, int32_t step)
+{
+    const int32_t width = kv_width(s->view->kv), row_bytes = width * element_bytes_of(kind);
+    const int32_t count = s->slots - step * PAIRED, at = column * element_bytes_of(kind);
+    const int32_t next_line = (at / CACHE_LINE + 1) * CACHE_LINE;
+    const uint8_t *left = tiles[2 * step].elements;
+    const uint8_t *right = count > TILE ? tiles[2 * step + 1].elements : left;
+    const uint8_t *ahead = (at % CACHE_LINE ? right : left) + next_line;
+    return (parts_source){left + at, right + at, width, count,
+                          s->values + step * parts_of(kind) * AMX_BYTES,
+                          next_line < row_bytes ? ahead : NULL, row_bytes};
+}
+
+/* TILE columns from `column` on of some tiles of rows. */
+ALWAYS_INLINE void mix_tiles(const int kind, const int tiles, const parts_split *s, int32_t tile,
+                             const kv_tile *slots, int32_t column, int has_next, float *mixed)
+{
+    const size_t width = (size_t)kv_width(s->view->kv);
+    const uint8_t *left = s->weights + tile * ROW_TILE_BYTES, *right = s->values;
+    zero_sums();
+    for (int32_t i = 0; i * PAIRED < s->slots; i++) {
+        parts_source source = values_of(kind, s, slots, column + TILE, i);
+        multiply_step(kind, tiles, left, ROW_TILE_BYTES, right, has_next ? &source : NULL);
+        left += PARTS_BYTES;
+        right += parts_of(kind) * AMX_BYTES;
+    }
+    store_sums(tiles, mixed + (size_t)(tile * AMX_ROWS) * width + column, AMX_ROWS * width, width);
+}
+
+ALWAYS_INLINE void mix_parts(const int kind, const parts_split *s, const kv_tile *slots,
+                             float *mixed)
+{
+    const int32_t width = kv_width(s->view->kv);
+    for (int32_t i = 0; i * PAIRED < s->slots; i++)
+        convert_rows(kind, 0, TILE, values_of(kind, s, slots, 0, i));
+    for (int32_t column = 0; column < width; column += TILE)
+        for (int32_t i = s->first_row / AMX_ROWS; i < s->row_tiles; i += MAX_ROW_TILES) {
+            const int is_last = i + MAX_ROW_TILES >= s->row_tiles;
+            PRODUCT_CASES(s->row_tiles - i, mix_tiles(kind, NUM_TILES, s, i, slots, column,
+                                                      is_last && column + TILE < width, mixed))
+        }
+}
+
+/* ---- values that are not finite -------------------------------------------------------------- */
+
+static int all_finite(const parts_split *s, const float *mixed)
+{
+    const int nan_or_infinity = 0x99, width = kv_width(s->view->kv);
+    __mmask16 found = 0;
+    for (int32_t i = s->first_row * width; i < s->rows * width; i += TILE)
+        found |= _mm512_fpclass_ps_mask(_mm512_loadu_ps(mixed + i), nan_or_infinity);
+    return !found;
+}
+
+static int is_finite_half(uint16_t bits)
+{
+    return (bits & 0x7c00) != 0x7c00;
+}
+
+/* Zeros for what is not finite. */
+static kv_tile finite_copy(kv_tile from, int32_t count, uint16_t *to)
+{
+    const uint16_t *elements = from.elements;
+    for (int32_t i = 0; i < count; i++)
+        to[i] = is_finite_half(elements[i]) ? elements[i] : 0;
+    return (kv_tile){to, NULL};
+}
+
+static void spoil_seeing(const parts_split *s, int32_t slot, int32_t column, float *mixed)
+{
+    for (int32_t row = first_seeing(s->unit, s->group, s->first + slot); row < s->rows; row++)
+        mixed[row * kv_width(s->view->kv) + column] = NAN;
+}
+
+/* Of float16 where some V is not finite, and 0 times it is not 0: it reaches the rows that see it,
+ * and the others are what they would have been without it. */
+static void mix_apart(const parts_split *s, float *mixed)
+{
+    const int32_t width = kv_width(s->view->kv);
+    kv_tile tiles[SPLIT_TILES];
+    for (int32_t slot = 0; slot < s->slots; slot += TILE)
+        tiles[slot / TILE] = finite_copy(values_at(s, slot), TILE * width, gathered_at(s, slot));
+    mix_parts(OCT_KV_FLOAT16, s, tiles, mixed);
+    for (int32_t slot = 0; slot < s->slots; slot++) {
+        const uint16_t *values = values_at(s, slot / TILE * TILE).elements;
+        for (int32_t d = 0; d < width; d++)
+            if (!is_finite_half(values[slot % TILE * width + d]))
+                spoil_seeing(s, slot, d, mixed);
+    }
+}
+
+#endif
+#endif
