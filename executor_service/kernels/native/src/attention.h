@@ -29,6 +29,7 @@ typedef struct {
 typedef struct {
     int32_t unit;
     int32_t split; /* ALL_SPLITS: merged on the way */
+    int64_t cost;  /* against that of others */
 } attention_task;
 
 /* What all layers of a step share. */
@@ -41,10 +42,11 @@ typedef struct {
     int32_t num_tasks;
     int32_t num_last;
     attention_unit *units;
-    attention_task *tasks;
+    attention_task *tasks;  /* the longest first, so that threads end together */
     int32_t *last_units; /* that a second pass completes */
     int32_t *members;
     float *partials;
+    int64_t partial_floats; /* of it that units have */
     float *scratch; /* [num_threads] */
     size_t scratch_floats;
 } attention_plan;

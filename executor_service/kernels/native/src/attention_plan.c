@@ -1,6 +1,6 @@
 #include "attention_plan.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 #define MAX_PARTIAL_FLOATS (1 << 23) /* of splits; what shared prefixes need comes on top */
 
@@ -28,7 +28,7 @@ static int32_t max_tasks(const oct_kv *kv, int32_t num_heads, const oct_limits *
     return split > whole ? split : whole;
 }
 
-/* Of splits of few units. */
+/* Of the splits of long units, of which there are few. */
 static size_t max_split_floats(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
 {
     size_t needed = (size_t)TASKS_PER_THREAD * (size_t)limits->num_threads *
@@ -173,14 +173,13 @@ static void join_group(attention_plan *plan, attention_unit *unit, prefix_group 
 
 /* ---- units and tasks ------------------------------------------------------------------------- */
 
-/* Units with the longest contexts come first, so that the last task to end is a short one. */
 static void add_units(attention_plan *plan, prefix_group *groups, const int32_t *group_of)
 {
     const oct_batch *batch = plan->batch;
     const int32_t most = unit_tokens(group_size(plan));
     for (int32_t chunk = 0, first = 0; chunk < batch->num_chunks; chunk++) {
         const int32_t length = batch->lengths[chunk];
-        for (int32_t i = ceil_div(length, most) - 1; i >= 0; i--) {
+        for (int32_t i = 0; i < ceil_div(length, most); i++) {
             attention_unit *unit = plan->units + plan->num_units++;
             const int32_t offset = i * most, tokens = least(most, length - offset);
             const int32_t position = batch->starts[chunk] + offset;
@@ -193,46 +192,60 @@ static void add_units(attention_plan *plan, prefix_group *groups, const int32_t 
     }
 }
 
-/* Of a unit that tasks compute before the last pass. */
-static int64_t unit_floats(const attention_plan *plan, const attention_unit *unit, int32_t splits)
+/* Of one KV head: each position is read once and meets every row. */
+static int64_t unit_cost(const attention_plan *plan, const attention_unit *unit)
 {
-    return (int64_t)splits * plan->kv->num_kv_heads *
-           (int64_t)partial_floats(plan->kv, unit->num_tokens * group_size(plan));
+    const int64_t reading = 8;
+    return unit->end * (reading + unit->num_tokens * group_size(plan));
 }
 
-/* Whether the units that need no other are so few that they are better split. */
-static int better_split(const attention_plan *plan, const oct_limits *limits)
+/* The units of the first pass that are at least this long are split, as a thread that gets one last
+ * would keep the others waiting. */
+static int64_t split_cost(const attention_plan *plan, const oct_limits *limits)
 {
-    int64_t floats = 0, heads = 0;
+    int64_t all = 0;
+    for (int32_t i = 0; i < plan->num_units; i++)
+        if (plan->units[i].shared < 0)
+            all += unit_cost(plan, plan->units + i) * plan->kv->num_kv_heads;
+    return all / (TASKS_PER_THREAD * limits->num_threads) + 1;
+}
+
+static int longest_first(const void *a, const void *b)
+{
+    const int64_t left = ((const attention_task *)a)->cost, right = ((const attention_task *)b)->cost;
+    return left < right ? 1 : left > right ? -1 : 0;
+}
+
+/* Tasks of a unit of the first pass, split if it is long and `floats` more results have room. */
+static void add_unit_tasks(attention_plan *plan, int32_t index, int is_long, int64_t floats)
+{
+    attention_unit *unit = plan->units + index;
+    const int64_t cost = unit_cost(plan, unit);
+    const int32_t splits = num_splits(unit);
+    const int64_t of_split = plan->kv->num_kv_heads *
+                             (int64_t)partial_floats(plan->kv, unit->num_tokens * group_size(plan));
+    const int is_split = is_long && splits > 1 && splits * of_split <= floats;
+    unit->num_partials = is_split ? splits : unit->members ? 1 : 0;
+    unit->partial = plan->partial_floats;
+    plan->partial_floats += unit->num_partials * of_split;
+    if (!is_split)
+        plan->tasks[plan->num_tasks++] = (attention_task){index, ALL_SPLITS, cost};
+    for (int32_t split = 0; is_split && split < splits; split++)
+        plan->tasks[plan->num_tasks++] = (attention_task){index, split, cost / splits};
+}
+
+static void add_tasks(attention_plan *plan, const oct_limits *limits)
+{
+    const int64_t length = split_cost(plan, limits);
+    const int64_t room = (int64_t)max_split_floats(plan->kv, plan->num_heads, limits);
     for (int32_t i = 0; i < plan->num_units; i++) {
         const attention_unit *unit = plan->units + i;
-        if (unit->shared >= 0)
-            continue;
-        floats += unit_floats(plan, unit, num_splits(unit));
-        heads += plan->kv->num_kv_heads;
-    }
-    return heads < TASKS_PER_THREAD * limits->num_threads &&
-           floats <= (int64_t)max_split_floats(plan->kv, plan->num_heads, limits);
-}
-
-static void add_tasks(attention_plan *plan, int is_split)
-{
-    int64_t partial = 0;
-    for (int32_t i = 0; i < plan->num_units; i++) {
-        attention_unit *unit = plan->units + i;
-        const int is_last = unit->shared >= 0 || (is_split && !unit->members);
-        if (is_last)
+        if (unit->shared < 0)
+            add_unit_tasks(plan, i, unit_cost(plan, unit) >= length, room - plan->partial_floats);
+        if (unit->shared >= 0 || (unit->num_partials && !unit->members))
             plan->last_units[plan->num_last++] = i;
-        if (unit->shared >= 0)
-            continue;
-        unit->partial = partial;
-        unit->num_partials = is_split ? num_splits(unit) : unit->members ? 1 : 0;
-        partial += unit_floats(plan, unit, unit->num_partials);
-        if (!is_split)
-            plan->tasks[plan->num_tasks++] = (attention_task){i, ALL_SPLITS};
-        for (int32_t split = 0; is_split && split < unit->num_partials; split++)
-            plan->tasks[plan->num_tasks++] = (attention_task){i, split};
     }
+    qsort(plan->tasks, (size_t)plan->num_tasks, sizeof *plan->tasks, longest_first);
 }
 
 void attention_begin(attention_plan *plan, const oct_kv *kv, const oct_batch *batch,
@@ -245,5 +258,5 @@ void attention_begin(attention_plan *plan, const oct_kv *kv, const oct_batch *ba
     int32_t count = find_groups(plan, groups, group_of);
     add_shared_units(plan, groups, count);
     add_units(plan, groups, group_of);
-    add_tasks(plan, better_split(plan, limits));
+    add_tasks(plan, limits);
 }
