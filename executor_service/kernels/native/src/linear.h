@@ -143,10 +143,10 @@ ALWAYS_INLINE void put_sums(panel_share share, int32_t panel, int32_t row, vf su
     keep_sums(share, panel, row, sums);
 }
 
-/* Rows of the next tile when `rows` are left. There are few heights, as each is a lot of code. */
+/* Rows of the next tile when `rows` are left. There are fewer heights where registers are few. */
 ALWAYS_INLINE int32_t tile_height(int32_t rows)
 {
-    return rows >= TILE_ROWS ? TILE_ROWS : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+    return rows >= TILE_ROWS ? TILE_ROWS : LANES == 16 || rows < 3 ? rows : 2;
 }
 
 /* The cases of a switch over a tile's rows: tile(rows, ...) with `rows` a constant. */
@@ -157,7 +157,9 @@ ALWAYS_INLINE int32_t tile_height(int32_t rows)
 #define TILE_CASES_2(...) TILE_CASE(1, __VA_ARGS__) TILE_CASE(2, __VA_ARGS__)
 #define TILE_CASES_4(...) TILE_CASES_2(__VA_ARGS__) TILE_CASE(4, __VA_ARGS__)
 #if LANES == 16
-#define TILE_CASES(...) TILE_CASES_4(__VA_ARGS__) TILE_CASE(6, __VA_ARGS__)
+#define TILE_CASES(...)                                                                            \
+    TILE_CASES_4(__VA_ARGS__)                                                                      \
+    TILE_CASE(3, __VA_ARGS__) TILE_CASE(5, __VA_ARGS__) TILE_CASE(6, __VA_ARGS__)
 #elif LANES == 8
 #define TILE_CASES TILE_CASES_4
 #else
