@@ -148,11 +148,12 @@ class StepPlan:
         """Positions that each token attends to, itself included, over all tokens."""
         decodes = self.num_decodes
         prompts = zip(self.starts[decodes:], self.lengths[decodes:], strict=True)
-        return (
-            sum(self.starts[:decodes])
-            + decodes
-            + sum(length * start + length * (length + 1) // 2 for start, length in prompts)
-        )
+        by_prompts = sum(length * start + length * (length + 1) // 2 for start, length in prompts)
+        return self.num_attended_by_decodes + by_prompts
+
+    @property
+    def num_attended_by_decodes(self) -> int:
+        return sum(self.starts[: self.num_decodes]) + self.num_decodes
 
     def tokens(self, chunk: int) -> TokenView:
         return TokenView(self.token_buffers[chunk], self.token_lengths[chunk])

@@ -4,6 +4,9 @@ A step costs something for itself (reading the weights), for each token, and for
 a token attends to. Observations are averaged by the size of their step, so that what long prompts
 cost is not forgotten during hours of decoding, and the three costs are the non-negative least
 squares over these averages, each weighted to count by its relative error.
+
+Three costs do not describe steps of every size, and where it matters most, beside decodes, prompts may
+take half of what they tell: so that is learned apart, from the last such steps.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ _SMOOTHING = 0.1
 _REFIT_EVERY = 128
 """Observations, and twice as many as there were while these are fewer. A fit takes a millisecond or
 three of a step loop that has to plan meanwhile."""
+_BESIDE_SMOOTHING = 0.1
+_BESIDE_RANGE = (0.25, 4.0)
+"""Of one step: beyond it something else was measured."""
 _MAX_RATIO = 4.0
 """A step that took longer than so many times its like was held up by something else."""
 _FULL_WEIGHT = 16
@@ -44,6 +50,8 @@ class StepTime(NamedTuple):
     step_s: float
     token_s: float
     attended_s: float
+    beside: float = 1.0
+    """What prompts add to a step with decodes, over what their tokens and positions tell."""
 
     def predict_s(self, num_tokens: int, num_attended: int) -> float:
         return self.step_s + self.token_s * num_tokens + self.attended_s * num_attended
@@ -83,8 +91,28 @@ class StepTimeModel:
         """None until it is warm."""
         return self._fitted
 
-    def observe(self, num_tokens: int, num_attended: int, took_s: float) -> bool:
-        """A step of `num_tokens` >= 1 ended. Whether `fitted` has changed."""
+    def observe(
+        self, num_tokens: int, num_attended: int, took_s: float, decodes: tuple[int, int] = (0, 0)
+    ) -> bool:
+        """A step of `num_tokens` >= 1 ended. Whether `fitted` has changed.
+
+        decodes: how many of the tokens decode, and the positions that these attend to.
+        """
+        if 0 < decodes[0] < num_tokens and self._fitted is not None:
+            alone_s = self._fitted.predict_s(*decodes)
+            told_s = max(self._fitted.predict_s(num_tokens, num_attended) - alone_s, _LEAST_S)
+            self._set_beside((took_s - alone_s) / told_s)
+            self._average(num_tokens, num_attended, took_s)
+            return True
+        return self._average(num_tokens, num_attended, took_s)
+
+    def _set_beside(self, ratio: float) -> None:
+        assert self._fitted is not None
+        ratio = min(max(ratio, _BESIDE_RANGE[0]), _BESIDE_RANGE[1])
+        beside = self._fitted.beside + _BESIDE_SMOOTHING * (ratio - self._fitted.beside)
+        self._fitted = self._fitted._replace(beside=beside)
+
+    def _average(self, num_tokens: int, num_attended: int, took_s: float) -> bool:
         self._num_observed += 1
         size = num_tokens.bit_length(), (num_attended // num_tokens).bit_length()
         average = self._averages.get(size)

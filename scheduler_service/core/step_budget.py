@@ -24,6 +24,8 @@ class StepCosts(NamedTuple):
     """Each token computed."""
     attended: float
     """Each position that a token attends to."""
+    beside: float = 1.0
+    """What prompts add to a step with decodes, over what their tokens and positions tell."""
 
     def of(self, num_tokens: float, num_attended: float) -> float:
         return self.step + self.token * num_tokens + self.attended * num_attended
@@ -47,7 +49,7 @@ class StepBudget:
         """From here on prompt tokens are paid for. To be called once all decodes are planned."""
         self._costs = costs
         allowance = max_stall * decodes.full_step(costs) - decodes.step(costs)
-        self._allowance = max(allowance, _LEAST)
+        self._allowance = max(allowance / costs.beside, _LEAST)
 
     @property
     def is_spent(self) -> bool:

@@ -201,7 +201,8 @@ class ExecutorLane:
             return
         timings = result.timings
         took_s = (timings.prepare_ns + timings.forward_ns + timings.sample_ns) / 1e9
-        if self._step_time.observe(plan.num_tokens, plan.num_attended, took_s):
+        decodes = plan.num_decodes, plan.num_attended_by_decodes
+        if self._step_time.observe(plan.num_tokens, plan.num_attended, took_s, decodes):
             self.core.expect(self._step_time.fitted)
 
     def _confirm(self, result: StepResult) -> bool:

@@ -24,6 +24,16 @@ class Executor:
         took_s = self.true.predict_s(num_tokens, num_attended) * noise
         self.model.observe(num_tokens, num_attended, took_s)
 
+    def run_beside(self, decodes: int, context: int, prompt: int, ratio: float) -> None:
+        """A step whose prompt tokens take `ratio` of their true time."""
+        alone, whole = (
+            (decodes, decodes * context),
+            (decodes + prompt, (decodes + prompt) * context),
+        )
+        alone_s = self.true.predict_s(*alone)
+        took_s = alone_s + ratio * (self.true.predict_s(*whole) - alone_s)
+        self.model.observe(*whole, took_s * self._rng.uniform(0.95, 1.05), alone)
+
     def run_prompt(self, length: int, chunk: int) -> None:
         for start in range(0, length, chunk):
             self.run(chunk, chunk * start + chunk * chunk // 2)
@@ -103,3 +113,22 @@ def test_steps_of_one_size_are_predicted_though_their_costs_cannot_be_told_apart
     executor = Executor(1)
     executor.decode(8, 200, 64)
     assert abs(executor.error(8, 8 * 230)) < 0.1
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_what_prompts_add_beside_decodes_is_learned_apart(ratio: float) -> None:
+    executor = used(2)
+    for _ in range(60):
+        executor.run_beside(8, 300, 20, ratio)
+    fitted = executor.model.fitted
+    assert fitted is not None
+    added_s = fitted.predict_s(28, 28 * 300) - fitted.predict_s(8, 8 * 300)
+    true_s = TRUE.predict_s(28, 28 * 300) - TRUE.predict_s(8, 8 * 300)
+    assert fitted.beside * added_s == pytest.approx(ratio * true_s, rel=0.3)
+
+
+def test_a_step_that_was_held_up_does_not_starve_prompts() -> None:
+    executor = used(3)
+    executor.run_beside(8, 300, 20, 1000.0)
+    assert executor.model.fitted is not None
+    assert executor.model.fitted.beside < 1.5

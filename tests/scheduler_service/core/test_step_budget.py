@@ -37,6 +37,13 @@ def test_what_is_allowed_makes_the_step_as_long_as_it_may_be(start: int, stall: 
     assert stall * alone < whole(length + 1)
 
 
+def test_prompts_that_cost_half_beside_decodes_are_twice_as_long() -> None:
+    costs = COSTS._replace(attended=0.0)
+    length = bounded(costs, 2.0, ONE_DECODE).prompt_tokens(0, 10_000)
+    twice = bounded(costs._replace(beside=0.5), 2.0, ONE_DECODE).prompt_tokens(0, 10_000)
+    assert twice in (2 * length, 2 * length + 1)
+
+
 def test_several_prompts_share_one_allowance() -> None:
     budget = bounded(COSTS, 2.0, ONE_DECODE)
     allowed = budget.prompt_tokens(0, 10_000)
