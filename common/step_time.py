@@ -5,8 +5,8 @@ a token attends to. Observations are averaged by the size of their step, so that
 cost is not forgotten during hours of decoding, and the three costs are the non-negative least
 squares over these averages, each weighted to count by its relative error.
 
-Three costs do not describe steps of every size, and where it matters most, beside decodes, prompts may
-take half of what they tell: so that is learned apart, from the last such steps.
+Three costs do not describe steps of every size, and where it matters most, beside decodes, prompts
+may take half of what they tell: so that is learned apart, from the last such steps.
 """
 
 from __future__ import annotations
