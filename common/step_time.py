@@ -26,8 +26,9 @@ _REFIT_EVERY = 128
 """Observations, and twice as many as there were while these are fewer. A fit takes a millisecond or
 three of a step loop that has to plan meanwhile."""
 _BESIDE_SMOOTHING = 0.1
-_BESIDE_RANGE = (0.25, 4.0)
-"""Of one step: beyond it something else was measured."""
+_BESIDE_LEAST = 0.25
+_BESIDE_GROWTH = 1.5
+"""What one step may show over what is known: one that was held up says little of prompts."""
 _MAX_RATIO = 4.0
 """A step that took longer than so many times its like was held up by something else."""
 _FULL_WEIGHT = 16
@@ -108,8 +109,9 @@ class StepTimeModel:
 
     def _set_beside(self, ratio: float) -> None:
         assert self._fitted is not None
-        ratio = min(max(ratio, _BESIDE_RANGE[0]), _BESIDE_RANGE[1])
-        beside = self._fitted.beside + _BESIDE_SMOOTHING * (ratio - self._fitted.beside)
+        known = self._fitted.beside
+        ratio = max(min(ratio, known * _BESIDE_GROWTH), _BESIDE_LEAST)
+        beside = known + _BESIDE_SMOOTHING * (ratio - known)
         self._fitted = self._fitted._replace(beside=beside)
 
     def _average(self, num_tokens: int, num_attended: int, took_s: float) -> bool:
