@@ -26,7 +26,6 @@ def _emulated(name: str, by: str, headers: str, *flags: str) -> build.Level:
 if RUNNABLE[0].name == "avx2":
     two_halves = ("-D__AVX512F__=1", "-D__AVX512VNNI__=1")
     RUNNABLE.append(_emulated("avx512-on-avx2", "avx2", "avx512_on_avx2", *two_halves))
-    RUNNABLE.append(_emulated("amx-in-memory", "avx512-on-avx2", "amx_in_memory", *_AMX))
 elif RUNNABLE[0].name == "avx512":
     RUNNABLE.append(_emulated("amx-in-memory", "avx512", "amx_in_memory", *_AMX))
 
