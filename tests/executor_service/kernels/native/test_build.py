@@ -39,6 +39,16 @@ def test_the_best_level_is_the_first_whose_every_need_is_met() -> None:
     assert build.best_level(frozenset()) is portable
 
 
+def test_tiles_that_the_system_refuses_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    amx, avx512, *_ = build.LEVELS
+    monkeypatch.setattr(build, "cpu_flags", lambda: amx.needs)
+    monkeypatch.setattr(build, "request_tiles", lambda: False)
+    assert build.chosen_level({}) is avx512
+    monkeypatch.setattr("executor_service.kernels.native.amx.request_tiles", lambda: False)
+    with pytest.raises(build.BuildError, match="refuses"):
+        library.load({"OCTAVO_NATIVE": "amx"})
+
+
 def test_flags_of_the_processor_are_read_once(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: x\n")
