@@ -21,11 +21,11 @@ static int32_t max_units(const oct_kv *kv, int32_t num_heads, const oct_limits *
     return limits->max_tokens / unit_tokens(num_heads / kv->num_kv_heads) + 2 * limits->max_chunks;
 }
 
+/* Splits of the long units, and beside them units that are not split. */
 static int32_t max_tasks(const oct_kv *kv, int32_t num_heads, const oct_limits *limits)
 {
     int32_t split = TASKS_PER_THREAD * limits->num_threads * ceil_div(limits->max_context, SPLIT);
-    int32_t whole = max_units(kv, num_heads, limits);
-    return split > whole ? split : whole;
+    return split + max_units(kv, num_heads, limits);
 }
 
 /* Of the splits of long units, of which there are few. */
@@ -121,7 +121,7 @@ static int32_t find_groups(const attention_plan *plan, prefix_group *groups, int
         group_of[chunk] = -1;
         if (batch->lengths[chunk] != 1 || batch->starts[chunk] + 1 < SPLIT)
             continue;
-        int32_t i = 0, common = batch->starts[chunk] + 1;
+        int32_t i = 0, common = 0;
         for (; i < count; i++) {
             common = common_splits(plan, chunk, groups[i].leader);
             if (pays(groups + i, common))
