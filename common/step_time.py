@@ -99,22 +99,22 @@ class StepTimeModel:
 
         decodes: how many of the tokens decode, and the positions that these attend to.
         """
-        if 0 < decodes[0] < num_tokens and self._fitted is not None:
-            alone_s = self._fitted.predict_s(*decodes)
-            told_s = max(self._fitted.predict_s(num_tokens, num_attended) - alone_s, _LEAST_S)
-            self._set_beside((took_s - alone_s) / told_s)
-            self._average(num_tokens, num_attended, took_s)
-            return True
-        return self._average(num_tokens, num_attended, took_s)
+        known = self._fitted
+        if known is not None and 0 < decodes[0] < num_tokens:
+            self._learn_beside(known, (num_tokens, num_attended), took_s, decodes)
+        self._average(num_tokens, num_attended, took_s)
+        return self._fitted is not known
 
-    def _set_beside(self, ratio: float) -> None:
-        assert self._fitted is not None
-        known = self._fitted.beside
-        ratio = max(min(ratio, known * _BESIDE_GROWTH), _BESIDE_LEAST)
-        beside = known + _BESIDE_SMOOTHING * (ratio - known)
-        self._fitted = self._fitted._replace(beside=beside)
+    def _learn_beside(
+        self, known: StepTime, whole: tuple[int, int], took_s: float, decodes: tuple[int, int]
+    ) -> None:
+        alone_s = known.predict_s(*decodes)
+        told_s = max(known.predict_s(*whole) - alone_s, _LEAST_S)
+        ratio = max(min((took_s - alone_s) / told_s, known.beside * _BESIDE_GROWTH), _BESIDE_LEAST)
+        beside = known.beside + _BESIDE_SMOOTHING * (ratio - known.beside)
+        self._fitted = known._replace(beside=beside)
 
-    def _average(self, num_tokens: int, num_attended: int, took_s: float) -> bool:
+    def _average(self, num_tokens: int, num_attended: int, took_s: float) -> None:
         self._num_observed += 1
         size = num_tokens.bit_length(), (num_attended // num_tokens).bit_length()
         average = self._averages.get(size)
@@ -124,11 +124,9 @@ class StepTimeModel:
             )
         else:
             average.add(self._num_observed, num_tokens, num_attended, took_s)
-        if self._num_observed < self._fit_at:
-            return False
-        self._fit_at += min(self._num_observed, _REFIT_EVERY)
-        self._fitted = StepTime(*_fit(self._averages.values(), self._num_observed))
-        return True
+        if self._num_observed >= self._fit_at:
+            self._fit_at += min(self._num_observed, _REFIT_EVERY)
+            self._fitted = StepTime(*_fit(self._averages.values(), self._num_observed))
 
 
 def _fit(averages: Collection[_Average], now: int) -> tuple[float, float, float]:

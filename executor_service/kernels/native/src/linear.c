@@ -44,7 +44,8 @@ const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_ro
         quantize_row(x + (size_t)row * in, w->in_features,
                      (uint8_t *)scratch + HEADER_BYTES + (size_t)row * stride);
 #if AMX
-    fill_tiles(rows_at(scratch, w->in_features, num_rows), (int32_t)first, (int32_t)last);
+    if (amx_multiplies(w->kind, num_rows))
+        fill_tiles(rows_at(scratch, w->in_features, num_rows), (int32_t)first, (int32_t)last);
 #endif
     return scratch;
 }

@@ -33,8 +33,6 @@ static float *scales_of_row(act_rows x, int32_t row, int32_t g)
 void fill_tiles(act_rows x, int32_t first, int32_t last)
 {
     const int32_t groups = x.in_features / GROUP;
-    if (x.num_rows < AMX_FROM_ROWS)
-        return;
     for (int32_t row = first; row < last; row++)
         for (int32_t g = 0; g < groups; g++) {
             float *scales = scales_of_row(x, row, g);
@@ -59,22 +57,22 @@ typedef struct {
 
 typedef int32_t tile_sums[AMX_ROWS][LANES];
 
-/* Tile 0 is sums, 2 rows, 3 weights. */
+/* Tile 0 is sums, 1 rows, 2 weights. */
 static void configure(void)
 {
     amx_shapes shapes = {0};
     amx_shape(&shapes, 0, 1, AMX_ROWS, AMX_ROW_BYTES);
-    amx_shape(&shapes, 2, 3, AMX_ROWS, GROUP);
-    amx_shape(&shapes, 3, 4, WEIGHT_ROWS, AMX_ROW_BYTES);
+    amx_shape(&shapes, 1, 2, AMX_ROWS, GROUP);
+    amx_shape(&shapes, 2, 3, WEIGHT_ROWS, AMX_ROW_BYTES);
     amx_begin(&shapes);
 }
 
 ALWAYS_INLINE void sum_group(const uint8_t *x, const uint8_t *weights, tile_sums sums)
 {
-    _tile_loadd(2, x, GROUP);
-    _tile_loadd(3, weights, AMX_ROW_BYTES);
+    _tile_loadd(1, x, GROUP);
+    _tile_loadd(2, weights, AMX_ROW_BYTES);
     _tile_zero(0);
-    _tile_dpbssd(0, 2, 3);
+    _tile_dpbssd(0, 1, 2);
     _tile_stored(0, sums, AMX_ROW_BYTES);
 }
 

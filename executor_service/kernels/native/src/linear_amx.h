@@ -69,6 +69,7 @@ typedef struct {
 void unpack_int8(const oct_weight *w, amx_run *run);
 void unpack_q4(const oct_weight *w, amx_run *run);
 
+/* Whether tiles are the faster way; of several kinds at once, whether they may be for one. */
 int amx_multiplies(int32_t kind, int32_t num_rows);
 void multiply_amx(panel_share share, act_rows x);
 
