@@ -58,7 +58,7 @@ ALWAYS_INLINE void attend(const int kind, const parts_split *s, partial_result r
 {
     kv_tile tiles[SPLIT_TILES];
     score_parts(kind, s);
-    find_values(kind, s, tiles);
+    find_values(s, tiles);
     for (int32_t row = s->first_row / AMX_ROWS * AMX_ROWS; row < s->rows; row += AMX_ROWS) {
         if (seen(s->unit, s->group, row, s->first) == SPLIT)
             weigh_tile(kind, 1, s, row, result);

@@ -9,6 +9,13 @@
 #include "kv.h"
 #include "simd.h"
 
+/* Memory that is used soon: K of the next tile and V of this one. It is asked for a line at a time
+ * while others are multiplied: machines take few requests at once, and a loop that waits for room
+ * does nothing else. */
+typedef struct {
+    const uint8_t *keys, *values;
+} kv_ahead;
+
 /* Rows of the score product, and sums of the other one: beside either, a tile's vectors and one
  * element of a query must fit the vector registers. */
 #if LANES == 16
@@ -43,15 +50,17 @@ ALWAYS_INLINE vf load_elements(const int kind, const void *elements, int64_t ind
     return vf_load((const float *)elements + index);
 }
 
-/* scores[row][0..TILE) = q[row] . keys; keys: [head_dim][TILE] */
+/* scores[row][0..TILE) = q[row] . keys; keys: [head_dim][TILE]. Asks for tiles to come as it goes. */
 ALWAYS_INLINE void score_tile(const int kind, const int rows, const float *q, int32_t head_dim,
-                              kv_tile keys, float *scores, int32_t stride)
+                              kv_tile keys, kv_ahead ahead, float *scores, int32_t stride)
 {
     vf sums[MAX_ROWS][TILE_VECTORS];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < TILE_VECTORS; i++)
             sums[r][i] = (vf){0};
     for (int32_t d = 0; d < head_dim; d++) {
+        __builtin_prefetch(ahead.keys + d * TILE * kv_element_bytes(kind));
+        __builtin_prefetch(ahead.values + d * TILE * kv_element_bytes(kind));
         vf k[TILE_VECTORS];
         UNROLL for (int i = 0; i < TILE_VECTORS; i++)
             k[i] = load_elements(kind, keys.elements, d * TILE + i * LANES);
@@ -134,10 +143,10 @@ ALWAYS_INLINE void mix_tile(const int kind, const int rows, const kv_tile *tiles
 #endif
 
 ALWAYS_INLINE void score_rows_of(const int kind, int32_t rows, const float *q, int32_t head_dim,
-                                 kv_tile keys, float *scores, int32_t stride)
+                                 kv_tile keys, kv_ahead ahead, float *scores, int32_t stride)
 {
     switch (rows) {
-        CASES(score_tile(kind, ROWS, q, head_dim, keys, scores, stride))
+        CASES(score_tile(kind, ROWS, q, head_dim, keys, ahead, scores, stride))
     }
 }
 
@@ -151,14 +160,14 @@ ALWAYS_INLINE void mix_rows_of(const int kind, int32_t rows, const kv_tile *tile
 }
 
 static inline void score_rows(int32_t kind, int32_t rows, const float *q, int32_t head_dim,
-                              kv_tile keys, float *scores, int32_t stride)
+                              kv_tile keys, kv_ahead ahead, float *scores, int32_t stride)
 {
     if (kind == OCT_KV_FLOAT16)
-        score_rows_of(OCT_KV_FLOAT16, rows, q, head_dim, keys, scores, stride);
+        score_rows_of(OCT_KV_FLOAT16, rows, q, head_dim, keys, ahead, scores, stride);
     else if (kind == OCT_KV_INT8)
-        score_rows_of(OCT_KV_INT8, rows, q, head_dim, keys, scores, stride);
+        score_rows_of(OCT_KV_INT8, rows, q, head_dim, keys, ahead, scores, stride);
     else
-        score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, scores, stride);
+        score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, ahead, scores, stride);
 }
 
 static inline void mix_rows(int32_t kind, int32_t rows, const kv_tile *tiles, int32_t width,

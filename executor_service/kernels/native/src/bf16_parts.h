@@ -11,7 +11,7 @@
 #define OCTAVO_BF16_PARTS_H
 
 #include "amx.h"
-#include "octavo.h"
+#include "kv.h"
 
 #if AMX
 
@@ -19,6 +19,7 @@ enum {
     PAIRED = 32,                /* elements in a row of a tile */
     PARTS_BYTES = 2 * AMX_BYTES, /* of a tile in two parts */
     MAX_ROW_TILES = 3,          /* of one product */
+    CACHE_LINE = 64,
 };
 
 ALWAYS_INLINE __m512 first_part(__m512 x)
@@ -74,14 +75,8 @@ typedef struct {
     int64_t stride;
     int32_t count; /* of the PAIRED that are there: zeros stand for the others */
     uint8_t *to;
-    const uint8_t *ahead; /* what is read soon, a line for each row; or NULL */
-    int64_t ahead_stride; /* bytes */
+    const uint8_t *ahead[2]; /* what is read soon, a line of each for each row; or NULL */
 } parts_source;
-
-ALWAYS_INLINE int32_t element_bytes_of(const int kind)
-{
-    return kind == OCT_KV_INT8 ? 1 : 2;
-}
 
 /* TILE elements as floats. */
 ALWAYS_INLINE __m512 elements_at(const int kind, const void *elements, int64_t index)
@@ -101,8 +96,9 @@ ALWAYS_INLINE void convert_rows(const int kind, const int first, const int rows,
     const int end = first + rows < TILE ? first + rows : TILE;
     if (s.count >= PAIRED) {
         UNROLL for (int i = first; i < end; i++) {
-            if (s.ahead)
-                __builtin_prefetch(s.ahead + i * s.ahead_stride);
+            UNROLL for (int j = 0; j < 2; j++)
+                if (s.ahead[j])
+                    __builtin_prefetch(s.ahead[j] + i * CACHE_LINE);
             store_exact_parts(kind, s.to + i * AMX_ROW_BYTES,
                               elements_at(kind, s.left, i * s.stride),
                               elements_at(kind, s.right, i * s.stride));

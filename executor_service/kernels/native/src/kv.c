@@ -4,7 +4,7 @@
 
 static size_t element_bytes(const oct_kv *kv)
 {
-    return kv->dtype == OCT_KV_FLOAT32 ? 4 : kv->dtype == OCT_KV_FLOAT16 ? 2 : 1;
+    return (size_t)kv_element_bytes(kv->dtype);
 }
 
 static int in_tiles(const oct_kv *kv)
@@ -176,10 +176,8 @@ const uint8_t *oct_kv_keys_ahead(const kv_view *view, int32_t position)
     return record_at(view, position) + tile_offset(view->kv, position);
 }
 
-void oct_kv_prefetch_keys(const kv_view *view, int32_t position)
+const uint8_t *oct_kv_values_ahead(const kv_view *view, int32_t position)
 {
-    const uint8_t *from = oct_kv_keys_ahead(view, position);
-    const size_t bytes = TILE * (size_t)kv_width(view->kv) * element_bytes(view->kv);
-    for (size_t i = 0; from && i < bytes; i += 64)
-        __builtin_prefetch(from + i);
+    const uint8_t *keys = oct_kv_keys_ahead(view, position);
+    return keys ? keys + side_elements(view->kv) * element_bytes(view->kv) : NULL;
 }

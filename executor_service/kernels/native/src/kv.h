@@ -19,6 +19,12 @@ ALWAYS_INLINE int32_t kv_width(const oct_kv *kv)
     return (kv->head_dim + TILE - 1) / TILE * TILE;
 }
 
+/* Of one element of K or V in the pool; kind is that of oct_kv. */
+ALWAYS_INLINE int32_t kv_element_bytes(const int32_t kind)
+{
+    return kind == OCT_KV_FLOAT32 ? 4 : kind == OCT_KV_FLOAT16 ? 2 : 1;
+}
+
 /* One token's K and V of all heads, each [num_kv_heads, head_dim], into its slot. */
 void oct_kv_put(const oct_kv *kv, int32_t layer, int64_t slot, const float *k, const float *v);
 
@@ -49,10 +55,10 @@ kv_tile oct_kv_keys(const kv_view *view, int32_t position, void *scratch);
 /* V of the same, [TILE][width]. */
 kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch);
 
-/* Asks for the memory of K ahead of its use. */
-void oct_kv_prefetch_keys(const kv_view *view, int32_t position);
-
 /* Where K from `position` on is in the pool, or NULL past the end and where tiles are gathered. */
 const uint8_t *oct_kv_keys_ahead(const kv_view *view, int32_t position);
+
+/* V likewise. */
+const uint8_t *oct_kv_values_ahead(const kv_view *view, int32_t position);
 
 #endif

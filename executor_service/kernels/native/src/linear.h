@@ -21,12 +21,6 @@
 #define BLOCK_ROWS 96  /* rows at a time */
 #define FEW_ROWS 16    /* up to here a panel is read once, as it comes from memory */
 
-/* Whether `w` multiplies quantized activations. */
-ALWAYS_INLINE int is_grouped(int32_t kind)
-{
-    return kind != OCT_FLOAT32;
-}
-
 ALWAYS_INLINE int32_t num_panels(const oct_weight *w)
 {
     return (w->out_features + PANEL - 1) / PANEL;

@@ -10,20 +10,21 @@ enum { TILES_AHEAD = 2 }; /* of K, asked for before their use */
 
 /* K of TILE slots in the pool. */
 typedef struct {
-    const uint8_t *now;   /* NULL: there is none */
-    const uint8_t *ahead; /* of slots to come, or NULL */
+    const uint8_t *now;      /* NULL: there is none */
+    const uint8_t *ahead[2]; /* K of slots to come and V of these, or NULL */
 } parts_keys;
 
 static parts_keys keys_at(const parts_split *s, int32_t slot)
 {
-    parts_keys found = {NULL, NULL};
+    parts_keys found = {NULL, {NULL, NULL}};
     if (slot >= s->slots)
         return found;
     kv_tile keys = oct_kv_keys(s->view, s->first + slot, gathered_at(s, slot));
     if (keys.scales)
         memcpy(s->scales + slot, keys.scales, TILE * sizeof(float));
     found.now = keys.elements;
-    found.ahead = oct_kv_keys_ahead(s->view, s->first + slot + TILES_AHEAD * TILE);
+    found.ahead[0] = oct_kv_keys_ahead(s->view, s->first + slot + TILES_AHEAD * TILE);
+    found.ahead[1] = oct_kv_values_ahead(s->view, s->first + slot);
     return found;
 }
 
@@ -31,11 +32,12 @@ static parts_keys keys_at(const parts_split *s, int32_t slot)
 ALWAYS_INLINE parts_source keys_of(const int kind, const parts_split *s, parts_keys keys,
                                    int32_t step)
 {
-    const int32_t bytes = TILE * TILE * element_bytes_of(kind);
+    const int32_t bytes = TILE * TILE * kv_element_bytes(kind);
     const uint8_t *left = keys.now + 2 * step * bytes;
     return (parts_source){left, left + bytes, TILE, s->view->kv->head_dim - step * PAIRED,
                           s->keys + step * parts_of(kind) * AMX_BYTES,
-                          keys.ahead ? keys.ahead + 2 * step * bytes : NULL, CACHE_LINE};
+                          {keys.ahead[0] ? keys.ahead[0] + 2 * step * bytes : NULL,
+                           keys.ahead[1] ? keys.ahead[1] + 2 * step * bytes : NULL}};
 }
 
 /* Of some tiles of rows with the TILE slots from `slot` on. */
@@ -70,7 +72,7 @@ ALWAYS_INLINE void score_parts(const int kind, const parts_split *s)
         keys = keys_at(s, slot + TILE);
         for (int32_t i = tile_seeing(s, slot); i < s->row_tiles; i += MAX_ROW_TILES) {
             const int is_last = i + MAX_ROW_TILES >= s->row_tiles;
-            const parts_keys none = {NULL, NULL}, next = is_last ? keys : none;
+            const parts_keys none = {NULL, {NULL, NULL}}, next = is_last ? keys : none;
             PRODUCT_CASES(s->row_tiles - i, score_tiles(kind, NUM_TILES, s, i, slot, next))
         }
     }

@@ -10,7 +10,6 @@
 enum {
     SPLIT_STEPS = SPLIT / PAIRED,
     ROW_TILE_BYTES = SPLIT * AMX_ROWS * 4, /* of scores, or of weights in two parts */
-    CACHE_LINE = 64,
 };
 
 /* One split for the rows of a unit, and what is made of a thread's memory. */

@@ -13,39 +13,25 @@ static kv_tile values_at(const parts_split *s, int32_t slot)
     return oct_kv_values(s->view, s->first + slot, gathered_at(s, slot));
 }
 
-/* Inlined always: GCC leaves out calls of a function that does nothing else. */
-ALWAYS_INLINE void prefetch_rows(const uint8_t *from, int32_t stride)
-{
-    for (int32_t i = 0; i < TILE; i++)
-        __builtin_prefetch(from + i * stride);
-}
-
-ALWAYS_INLINE void find_values(const int kind, const parts_split *s, kv_tile *tiles)
+static void find_values(const parts_split *s, kv_tile *tiles)
 {
     for (int32_t slot = 0; slot < s->slots; slot += TILE) {
         kv_tile *tile = tiles + slot / TILE;
         *tile = values_at(s, slot);
         if (tile->scales)
             memcpy(s->scales + SPLIT + slot, tile->scales, TILE * sizeof(float));
-        if (s->row_tiles == 1) /* so few rows wait for memory, and V is not there yet */
-            prefetch_rows(tile->elements, kv_width(s->view->kv) * element_bytes_of(kind));
     }
 }
 
-/* TILE columns of V, of PAIRED slots. A line holds two columns or more: with the first of them the
- * next line of half the slots is asked for, with the others that of the other half. */
+/* TILE columns of V, of PAIRED slots. */
 ALWAYS_INLINE parts_source values_of(const int kind, const parts_split *s, const kv_tile *tiles,
                                      int32_t column, int32_t step)
 {
-    const int32_t width = kv_width(s->view->kv), row_bytes = width * element_bytes_of(kind);
-    const int32_t count = s->slots - step * PAIRED, at = column * element_bytes_of(kind);
-    const int32_t next_line = (at / CACHE_LINE + 1) * CACHE_LINE;
+    const int32_t count = s->slots - step * PAIRED, at = column * kv_element_bytes(kind);
     const uint8_t *left = tiles[2 * step].elements;
     const uint8_t *right = count > TILE ? tiles[2 * step + 1].elements : left;
-    const uint8_t *ahead = (at % CACHE_LINE ? right : left) + next_line;
-    return (parts_source){left + at, right + at, width, count,
-                          s->values + step * parts_of(kind) * AMX_BYTES,
-                          next_line < row_bytes ? ahead : NULL, row_bytes};
+    return (parts_source){left + at, right + at, kv_width(s->view->kv), count,
+                          s->values + step * parts_of(kind) * AMX_BYTES, {NULL, NULL}};
 }
 
 /* TILE columns from `column` on of some tiles of rows. */
