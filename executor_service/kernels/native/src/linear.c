@@ -30,6 +30,15 @@ static act_rows rows_at(const void *prepared, int32_t in_features, int32_t num_r
                       .num_rows = num_rows};
 }
 
+#if AMX
+static act_rows rows_from(act_rows x, int32_t first)
+{
+    x.base += (size_t)first * x.stride;
+    x.num_rows -= first;
+    return x;
+}
+#endif
+
 const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_rows, void *scratch,
                              int32_t thread, int32_t num_threads)
 {
@@ -44,7 +53,7 @@ const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_ro
         quantize_row(x + (size_t)row * in, w->in_features,
                      (uint8_t *)scratch + HEADER_BYTES + (size_t)row * stride);
 #if AMX
-    if (amx_multiplies(w->kind, num_rows))
+    if (amx_rows(w->kind, num_rows))
         fill_tiles(rows_at(scratch, w->in_features, num_rows), (int32_t)first, (int32_t)last);
 #endif
     return scratch;
@@ -55,10 +64,13 @@ static void multiply(panel_share share, const void *prepared, int32_t num_rows)
     const oct_weight *w = share.weight;
     act_rows x = rows_at(prepared, w->in_features, num_rows);
 #if AMX
-    if (amx_multiplies(w->kind, num_rows)) {
-        multiply_amx(share, x);
+    int32_t tiled = amx_rows(w->kind, num_rows);
+    if (tiled)
+        multiply_amx(share, x, tiled);
+    if (tiled == num_rows)
         return;
-    }
+    share.y += (size_t)tiled * share.stride;
+    x = rows_from(x, tiled);
 #endif
     switch (w->kind) {
     case OCT_FLOAT32:

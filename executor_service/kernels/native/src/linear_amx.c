@@ -12,13 +12,17 @@
 
 enum {
     AMX_FROM_ROWS = 28, /* fewer are faster without: tiles always have 16 */
+    AMX_MOST_REST = 6,  /* so many beyond whole tiles are faster without, too */
     AMX_BLOCK = 512,    /* rows for which a run is unpacked once; they stay in the second-level cache */
     AMX_RING = 4,       /* tiles of sums on their way */
 };
 
-int amx_multiplies(int32_t kind, int32_t num_rows)
+int32_t amx_rows(int32_t kind, int32_t num_rows)
 {
-    return num_rows >= AMX_FROM_ROWS && kind != OCT_FLOAT32 && kind != OCT_Q6_K;
+    if (num_rows < AMX_FROM_ROWS || kind == OCT_FLOAT32 || kind == OCT_Q6_K)
+        return 0;
+    const int32_t rest = num_rows % AMX_ROWS;
+    return rest <= AMX_MOST_REST ? num_rows - rest : num_rows;
 }
 
 /* ---- activations ----------------------------------------------------------------------------- */
@@ -217,15 +221,15 @@ static void multiply_panel(amx_strip s, int32_t last, amx_run *run)
         }
 }
 
-void multiply_amx(panel_share share, act_rows x)
+void multiply_amx(panel_share share, act_rows x, int32_t num_rows)
 {
     const oct_weight *w = share.weight;
     const size_t bytes = panel_bytes(w->kind, x.in_features);
     amx_strip s = {.share = share, .x = x};
     amx_run run;
     configure();
-    for (; s.row < x.num_rows; s.row += AMX_BLOCK) {
-        const int32_t last = s.row + AMX_BLOCK < x.num_rows ? s.row + AMX_BLOCK : x.num_rows;
+    for (; s.row < num_rows; s.row += AMX_BLOCK) {
+        const int32_t last = s.row + AMX_BLOCK < num_rows ? s.row + AMX_BLOCK : num_rows;
         const int32_t strips = (last - s.row + AMX_ROWS - 1) / AMX_ROWS;
         const size_t times = (size_t)(2 * strips * (x.in_features / GROUP));
         for (run.panel = share.first; run.panel < share.last; run.panel++) {

@@ -69,9 +69,10 @@ typedef struct {
 void unpack_int8(const oct_weight *w, amx_run *run);
 void unpack_q4(const oct_weight *w, amx_run *run);
 
-/* Whether tiles are the faster way; of several kinds at once, whether they may be for one. */
-int amx_multiplies(int32_t kind, int32_t num_rows);
-void multiply_amx(panel_share share, act_rows x);
+/* Of num_rows rows the first ones that tiles multiply faster; of several kinds at once, those that
+ * they may for one. */
+int32_t amx_rows(int32_t kind, int32_t num_rows);
+void multiply_amx(panel_share share, act_rows x, int32_t num_rows);
 
 #endif
 #endif
