@@ -47,14 +47,6 @@ static scratch_arrays arrays_of(const attention_plan *plan, int32_t thread)
 
 /* ---- one split ------------------------------------------------------------------------------- */
 
-/* Of what is in no pool nothing is asked for but itself. */
-static kv_ahead tiles_ahead(const kv_view *view, int32_t position, kv_tile keys)
-{
-    const uint8_t *next = oct_kv_keys_ahead(view, position + TILE);
-    const uint8_t *values = oct_kv_values_ahead(view, position);
-    return (kv_ahead){next ? next : keys.elements, values ? values : keys.elements};
-}
-
 static void score(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
                   const scratch_arrays *a)
 {
@@ -62,7 +54,7 @@ static void score(const attention_unit *unit, const kv_view *view, int32_t group
     const int32_t end = least(first + SPLIT, view->end);
     for (int32_t position = first; position < end; position += TILE) {
         const kv_tile keys = oct_kv_keys(view, position, a->tiles);
-        const kv_ahead ahead = tiles_ahead(view, position, keys);
+        const kv_ahead ahead = oct_kv_ahead(view, position, 1, keys);
         for (int32_t row = 0, count; row < rows; row += count) {
             count = rows_at_once(rows - row);
             if (seen(unit, group, row + count - 1, first) <= position - first)

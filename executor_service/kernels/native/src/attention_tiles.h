@@ -9,13 +9,6 @@
 #include "kv.h"
 #include "simd.h"
 
-/* Memory that is used soon: K of the next tile and V of this one. It is asked for a line at a time
- * while others are multiplied: machines take few requests at once, and a loop that waits for room
- * does nothing else. */
-typedef struct {
-    const uint8_t *keys, *values;
-} kv_ahead;
-
 /* Rows of the score product, and sums of the other one: beside either, a tile's vectors and one
  * element of a query must fit the vector registers. */
 #if LANES == 16

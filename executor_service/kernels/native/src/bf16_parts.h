@@ -75,7 +75,7 @@ typedef struct {
     int64_t stride;
     int32_t count; /* of the PAIRED that are there: zeros stand for the others */
     uint8_t *to;
-    const uint8_t *ahead[2]; /* what is read soon, a line of each for each row; or NULL */
+    kv_ahead ahead; /* what is read soon, a line of each for each row; or NULL */
 } parts_source;
 
 /* TILE elements as floats. */
@@ -96,9 +96,10 @@ ALWAYS_INLINE void convert_rows(const int kind, const int first, const int rows,
     const int end = first + rows < TILE ? first + rows : TILE;
     if (s.count >= PAIRED) {
         UNROLL for (int i = first; i < end; i++) {
-            UNROLL for (int j = 0; j < 2; j++)
-                if (s.ahead[j])
-                    __builtin_prefetch(s.ahead[j] + i * CACHE_LINE);
+            if (s.ahead.keys) {
+                __builtin_prefetch(s.ahead.keys + i * CACHE_LINE);
+                __builtin_prefetch(s.ahead.values + i * CACHE_LINE);
+            }
             store_exact_parts(kind, s.to + i * AMX_ROW_BYTES,
                               elements_at(kind, s.left, i * s.stride),
                               elements_at(kind, s.right, i * s.stride));

@@ -149,14 +149,23 @@ static size_t tile_offset(const oct_kv *kv, int32_t position)
     return (size_t)(position % kv->block_size) * (size_t)kv_width(kv) * element_bytes(kv);
 }
 
+static uint8_t *key_tile_at(const kv_view *view, int32_t position)
+{
+    return record_at(view, position) + tile_offset(view->kv, position);
+}
+
+static uint8_t *value_tile_at(const kv_view *view, int32_t position)
+{
+    return key_tile_at(view, position) + side_elements(view->kv) * element_bytes(view->kv);
+}
+
 kv_tile oct_kv_keys(const kv_view *view, int32_t position, void *scratch)
 {
     const oct_kv *kv = view->kv;
     if (!in_tiles(kv))
         return gathered(view, position, 0, scratch);
-    uint8_t *from = record_at(view, position);
-    return (kv_tile){from + tile_offset(kv, position),
-                     scales_at(kv, from, position % kv->block_size)};
+    return (kv_tile){key_tile_at(view, position),
+                     scales_at(kv, record_at(view, position), position % kv->block_size)};
 }
 
 kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch)
@@ -164,20 +173,16 @@ kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch)
     const oct_kv *kv = view->kv;
     if (!in_tiles(kv))
         return gathered(view, position, 1, scratch);
-    uint8_t *from = record_at(view, position);
-    return (kv_tile){from + side_elements(kv) * element_bytes(kv) + tile_offset(kv, position),
-                     scales_at(kv, from, kv->block_size + position % kv->block_size)};
+    return (kv_tile){value_tile_at(view, position),
+                     scales_at(kv, record_at(view, position),
+                               kv->block_size + position % kv->block_size)};
 }
 
-const uint8_t *oct_kv_keys_ahead(const kv_view *view, int32_t position)
+kv_ahead oct_kv_ahead(const kv_view *view, int32_t position, int32_t tiles, kv_tile keys)
 {
-    if (position >= view->end || !in_tiles(view->kv))
-        return NULL;
-    return record_at(view, position) + tile_offset(view->kv, position);
-}
-
-const uint8_t *oct_kv_values_ahead(const kv_view *view, int32_t position)
-{
-    const uint8_t *keys = oct_kv_keys_ahead(view, position);
-    return keys ? keys + side_elements(view->kv) * element_bytes(view->kv) : NULL;
+    const int32_t later = position + tiles * TILE;
+    if (!in_tiles(view->kv))
+        return (kv_ahead){keys.elements, keys.elements};
+    return (kv_ahead){later < view->end ? key_tile_at(view, later) : keys.elements,
+                      value_tile_at(view, position)};
 }

@@ -55,10 +55,15 @@ kv_tile oct_kv_keys(const kv_view *view, int32_t position, void *scratch);
 /* V of the same, [TILE][width]. */
 kv_tile oct_kv_values(const kv_view *view, int32_t position, void *scratch);
 
-/* Where K from `position` on is in the pool, or NULL past the end and where tiles are gathered. */
-const uint8_t *oct_kv_keys_ahead(const kv_view *view, int32_t position);
+/* Memory that is used soon: K of a tile to come and V of this one. It is asked for a line at a time
+ * while others are multiplied: machines take few requests at once, and a loop that waits for room
+ * does nothing else. */
+typedef struct {
+    const uint8_t *keys, *values;
+} kv_ahead;
 
-/* V likewise. */
-const uint8_t *oct_kv_values_ahead(const kv_view *view, int32_t position);
+/* For the tile at `position`, whose K is `keys`: that of the tile so many `tiles` on, and its V. Past
+ * the end, and where tiles are gathered, there is `keys` again. */
+kv_ahead oct_kv_ahead(const kv_view *view, int32_t position, int32_t tiles, kv_tile keys);
 
 #endif

@@ -10,8 +10,8 @@ enum { TILES_AHEAD = 2 }; /* of K, asked for before their use */
 
 /* K of TILE slots in the pool. */
 typedef struct {
-    const uint8_t *now;      /* NULL: there is none */
-    const uint8_t *ahead[2]; /* K of slots to come and V of these, or NULL */
+    const uint8_t *now; /* NULL: there is none */
+    kv_ahead ahead;
 } parts_keys;
 
 static parts_keys keys_at(const parts_split *s, int32_t slot)
@@ -23,8 +23,7 @@ static parts_keys keys_at(const parts_split *s, int32_t slot)
     if (keys.scales)
         memcpy(s->scales + slot, keys.scales, TILE * sizeof(float));
     found.now = keys.elements;
-    found.ahead[0] = oct_kv_keys_ahead(s->view, s->first + slot + TILES_AHEAD * TILE);
-    found.ahead[1] = oct_kv_values_ahead(s->view, s->first + slot);
+    found.ahead = oct_kv_ahead(s->view, s->first + slot, TILES_AHEAD, keys);
     return found;
 }
 
@@ -36,8 +35,8 @@ ALWAYS_INLINE parts_source keys_of(const int kind, const parts_split *s, parts_k
     const uint8_t *left = keys.now + 2 * step * bytes;
     return (parts_source){left, left + bytes, TILE, s->view->kv->head_dim - step * PAIRED,
                           s->keys + step * parts_of(kind) * AMX_BYTES,
-                          {keys.ahead[0] ? keys.ahead[0] + 2 * step * bytes : NULL,
-                           keys.ahead[1] ? keys.ahead[1] + 2 * step * bytes : NULL}};
+                          {keys.ahead.keys + 2 * step * bytes,
+                           keys.ahead.values + 2 * step * bytes}};
 }
 
 /* Of some tiles of rows with the TILE slots from `slot` on. */
