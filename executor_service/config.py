@@ -11,7 +11,7 @@ from common.kv_size import KV_CACHE_DTYPES
 
 CPU_DTYPES = ("auto", "float32")
 """The CPU computes in float32, whatever weights are stored as."""
-CPU_KV_CACHE_DTYPES = ("auto", "float32", "float16", "int8")
+CPU_KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 """All but auto are torch's names."""
 
 
@@ -42,8 +42,8 @@ class ExecutorConfig:
     kv_cache_dtype: str = option(
         "auto",
         choices=("auto", *KV_CACHE_DTYPES),
-        help="of the KV pool; auto on the CPU: float16 beside quantized weights, else float32; "
-        "on a GPU: as --dtype. fp8, int4 and bfloat16 are the GPU's alone",
+        help="of the KV pool; auto on the CPU: bfloat16 beside quantized weights, else float32; "
+        "on a GPU: as --dtype. fp8 and int4 are the GPU's alone",
     )
     device: str = option(
         "cpu", choices=("cpu", "cuda"), help="cuda: the first visible NVIDIA GPU, by Triton kernels"

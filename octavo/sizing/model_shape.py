@@ -21,7 +21,7 @@ from octavo.sizing.parameters import estimated_parameters, stored_parameters
 
 DEFAULT_DTYPE = "bfloat16"
 _CPU_DTYPE = "float32"
-_KV_DTYPE_BESIDE_BLOCKS = "float16"
+_KV_DTYPE_BESIDE_BLOCKS = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

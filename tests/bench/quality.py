@@ -43,6 +43,7 @@ VARIANTS = {
         f"{kind} weights": ExecutorConfig(quantization=kind, kv_cache_dtype="float32")
         for kind in ("auto", "int8", "q8_0", "q6_k", "q4_k", "q4_1", "q4_0")
     },
+    "bfloat16 KV": dataclasses.replace(_EXACT, kv_cache_dtype="bfloat16"),
     "float16 KV": dataclasses.replace(_EXACT, kv_cache_dtype="float16"),
     "int8 KV": dataclasses.replace(_EXACT, kv_cache_dtype="int8"),
     "defaults": ExecutorConfig(),

@@ -56,7 +56,7 @@ class NativeBackend:
         kv_dtype: torch.dtype | None = None,
         weight_rules: WeightRules = EXACT_WEIGHTS,
     ) -> None:
-        """`kv_dtype`: None is float32 beside float32 weights, else float16."""
+        """`kv_dtype`: None is float32 beside float32 weights, else bfloat16."""
         self.weight_rules = weight_rules
         self._arena = WeightArena()
         self._kinds: Counter[WeightKind] = Counter()
@@ -69,7 +69,7 @@ class NativeBackend:
     def kv_dtype(self) -> torch.dtype:
         if self._kv_dtype is not None:
             return self._kv_dtype
-        return torch.float32 if set(self._kinds) <= {WeightKind.FLOAT32} else torch.float16
+        return torch.float32 if set(self._kinds) <= {WeightKind.FLOAT32} else torch.bfloat16
 
     @property
     def kv_kind(self) -> KVKind:

@@ -14,7 +14,7 @@ from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import KV
 
 LANE_SLOTS = 16
-_KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2}
+_KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.bfloat16: 3}
 KV_DTYPES = tuple(_KINDS)
 
 
@@ -79,11 +79,13 @@ def fill_blocks(kv: NativeKV, block_ids: Tensor, value: float) -> None:
 
 
 def _sides(kv: NativeKV, records: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Views of records [L, n, heads, bytes]: K [.., blocks of lanes, width, lanes],
-    V [.., block_size, width], scales [L, 2, n, heads, block_size]."""
+    """Of records [L, n, heads, bytes]: K [.., blocks of lanes, width, lanes] and
+    V [.., block_size, width], copies where elements lie in pairs; a view of the scales
+    [L, 2, n, heads, block_size]."""
     size = kv.shape.block_size
     width = math.ceil(kv.shape.head_dim / LANE_SLOTS) * LANE_SLOTS
     lanes = LANE_SLOTS if size % LANE_SLOTS == 0 else size
+    pair = 2 if kv.dtype == torch.bfloat16 and lanes == LANE_SLOTS else 1
     side = size * width * kv.dtype.itemsize
     keys = records[..., :side].view(kv.dtype)
     values = records[..., side : 2 * side].view(kv.dtype)
@@ -92,7 +94,7 @@ def _sides(kv: NativeKV, records: Tensor) -> tuple[Tensor, Tensor, Tensor | None
         flat = records[..., 2 * side : 2 * side + 8 * size].view(torch.float32)
         scales = flat.unflatten(-1, (2, size)).movedim(3, 1)
     return (
-        keys.unflatten(-1, (size // lanes, width, lanes)),
-        values.unflatten(-1, (size, width)),
+        keys.unflatten(-1, (size // lanes, width // pair, lanes, pair)).mT.flatten(-3, -2),
+        values.unflatten(-1, (size // pair, width, pair)).mT.flatten(-3, -2),
         scales,
     )

@@ -49,7 +49,7 @@ def test_without_native_kernels_torch_serves_the_same_and_says_so_once(
     ("flags", "dtype", "bytes_per_token"),
     [
         ({"dtype": "float32"}, "float32", 2 * 2 * 2 * 16 * 4),
-        ({"quantization": "int8"}, "float16", 2 * 2 * 2 * 16 * 2),
+        ({"quantization": "int8"}, "bfloat16", 2 * 2 * 2 * 16 * 2),
         ({"quantization": "int8", "kv_cache_dtype": "float32"}, "float32", 2 * 2 * 2 * 16 * 4),
         ({"kv_cache_dtype": "int8"}, "int8", 2 * 2 * 2 * (16 + 4)),
     ],
@@ -64,7 +64,7 @@ def test_the_pools_dtype_follows_the_weights_unless_told(
     assert spec.kv_bytes == spec.num_blocks * spec.block_size * bytes_per_token
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 def test_outputs_do_not_depend_on_chunks_or_threads(directory: Path, dtype: str) -> None:
     native_library()
     runners = [tiny_runner(directory, kv_cache_dtype=dtype, threads=count) for count in (1, 3)]

@@ -80,7 +80,7 @@ def test_a_gguf_and_its_directory_differ_in_fingerprint_alone(
     ("changes", "flag"),
     [
         ({"dtype": "bfloat16"}, "--dtype"),
-        ({"kv_cache_dtype": "bfloat16"}, "--kv-cache-dtype"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype"),
         ({"device": "cuda"}, "--device"),
         ({"max_model_len": 100_000}, "--max-model-len"),
         ({"num_blocks": 10**9}, "--num-blocks"),

@@ -60,7 +60,7 @@ def test_a_gpu_keeps_every_model_in_16_bits(tmp_path: Path) -> None:
 
 def test_on_the_cpu_a_gguf_file_is_as_it_is_stored() -> None:
     shape = shape_of(SizeConfig(model="smollm2-135m", device="cpu"))
-    assert (shape.dtype, shape.kv_dtype) == ("q4_1+q8_0", "float16")
+    assert (shape.dtype, shape.kv_dtype) == ("q4_1+q8_0", "bfloat16")
     assert shape.weight_bytes == 96_576_768
     exact = shape_of(SizeConfig(model="smollm2-135m", device="cpu", dtype="float32"))
     assert (exact.weight_bytes, exact.kv_dtype) == (4 * 134_515_008, "float32")

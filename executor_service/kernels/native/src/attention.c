@@ -1,13 +1,12 @@
 #include "attention.h"
 
-#include <math.h>
 #include <omp.h>
 
+#include "attention_floats.h"
 #include "attention_merge.h"
 #include "attention_parts.h"
 #include "attention_plan.h"
 #include "attention_split.h"
-#include "attention_tiles.h"
 
 typedef struct {
     float *queries; /* [rows, head_dim], scaled */
@@ -45,98 +44,6 @@ static scratch_arrays arrays_of(const attention_plan *plan, int32_t thread)
     return a;
 }
 
-/* ---- one split ------------------------------------------------------------------------------- */
-
-static void score(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
-                  const scratch_arrays *a)
-{
-    const int32_t head_dim = view->kv->head_dim, rows = unit->num_tokens * group;
-    const int32_t end = least(first + SPLIT, view->end);
-    for (int32_t position = first; position < end; position += TILE) {
-        const kv_tile keys = oct_kv_keys(view, position, a->tiles);
-        const kv_ahead ahead = oct_kv_ahead(view, position, 1, keys);
-        for (int32_t row = 0, count; row < rows; row += count) {
-            count = rows_at_once(rows - row);
-            if (seen(unit, group, row + count - 1, first) <= position - first)
-                continue;
-            score_rows(view->kv->dtype, count, a->queries + row * head_dim, head_dim, keys, ahead,
-                       a->scores + row * SPLIT + position - first, SPLIT);
-        }
-    }
-}
-
-/* Scores to weights, in place. */
-static void weigh(float *scores, int32_t count, float *maximum, float *sum)
-{
-    const int32_t padded = ceil_div(count, TILE) * TILE;
-    for (int32_t i = count; i < padded; i++)
-        scores[i] = -INFINITY;
-    vf largest = vf_set(-INFINITY), sums[TILE_VECTORS] = {{0}};
-    for (int32_t i = 0; i < padded; i += LANES)
-        largest = vf_max(vf_load(scores + i), largest);
-    *maximum = vf_largest(largest);
-    for (int32_t i = 0; i < padded; i += TILE)
-        UNROLL for (int part = 0; part < TILE_VECTORS; part++) {
-            float *at = scores + i + part * LANES;
-            vf weight = vf_exp_falling(vf_load(at) - *maximum);
-            vf_store(at, weight);
-            sums[part] += weight;
-        }
-    float total = 0;
-    for (int part = 0; part < TILE_VECTORS; part++)
-        total += vf_sum(sums[part]);
-    *sum = total;
-}
-
-static void scale_weights(float *weights, int32_t rows, const float *scales)
-{
-    for (int32_t row = 0; row < rows; row++)
-        for (int32_t i = 0; i < TILE; i += LANES) {
-            float *at = weights + row * SPLIT + i;
-            vf_store(at, vf_load(at) * vf_load(scales + i));
-        }
-}
-
-static void mix(const attention_unit *unit, const kv_view *view, int32_t group, int32_t first,
-                const scratch_arrays *a, float *mixed)
-{
-    const int32_t width = kv_width(view->kv), rows = unit->num_tokens * group;
-    const int32_t end = least(first + SPLIT, view->end);
-    kv_tile tiles[SPLIT_TILES];
-    for (int32_t i = 0; first + i * TILE < end; i++) {
-        void *scratch = a->tiles + (size_t)i * kv_tile_bytes(view->kv);
-        tiles[i] = oct_kv_values(view, first + i * TILE, scratch);
-        if (tiles[i].scales)
-            scale_weights(a->scores + i * TILE, rows, tiles[i].scales);
-    }
-    memset(mixed, 0, sizeof(float) * (size_t)rows * (size_t)width);
-    for (int32_t row = 0, count; row < rows; row += count) {
-        count = rows_at_once(rows - row);
-        /* What a row must not see is not multiplied by 0 either: it may be NaN. */
-        int32_t common = seen(unit, group, row, first);
-        mix_rows(view->kv->dtype, count, tiles, width, 0, common, a->scores + row * SPLIT, SPLIT,
-                 mixed + row * width);
-        for (int32_t other = row + 1; other < row + count; other++)
-            mix_rows(view->kv->dtype, 1, tiles, width, common, seen(unit, group, other, first),
-                     a->scores + other * SPLIT, SPLIT, mixed + other * width);
-    }
-}
-
-static void attend_split(const attention_unit *unit, const kv_view *view, int32_t group,
-                         int32_t split, const scratch_arrays *a, partial_result result)
-{
-    const int32_t first = split * SPLIT, rows = unit->num_tokens * group;
-    if (in_parts(view->kv)) {
-        parts_attend(unit, view, group, split, (parts_scratch){a->tiles, a->parts}, result);
-        return;
-    }
-    score(unit, view, group, first, a);
-    for (int32_t row = 0; row < rows; row++)
-        weigh(a->scores + row * SPLIT, seen(unit, group, row, first), result.maxima + row,
-              result.sums + row);
-    mix(unit, view, group, first, a, result.mixed);
-}
-
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 static void load_queries(const attention_plan *plan, const attention_unit *unit, int32_t head,
@@ -162,39 +69,19 @@ static kv_view view_of(const attention_plan *plan, const attention_unit *unit, i
     return view;
 }
 
-/* Splits [first, the last one], each merged into `total`. */
-static void attend_splits(const attention_plan *plan, const attention_unit *unit,
-                          const kv_view *view, int32_t first, const scratch_arrays *a,
-                          partial_result total)
-{
-    const int32_t group = group_size(plan);
-    partial_result result = result_at(plan->kv, a->split, unit->num_tokens * group);
-    for (int32_t split = first; split < num_splits(unit); split++) {
-        attend_split(unit, view, group, split, a, result);
-        merge(unit, plan->kv, group, split, total, result);
-    }
-}
+/* Those of one pass, each for every KV head. */
+typedef struct {
+    const attention_task *first;
+    int32_t count;
+    int32_t *counter; /* how many have been taken */
+} task_list;
 
-static void run_task(const attention_plan *plan, const attention_task *task, int32_t layer,
-                     int32_t head, const float *q, int64_t q_stride, float *out,
-                     const scratch_arrays *a)
-{
-    const attention_unit *unit = plan->units + task->unit;
-    const int32_t group = group_size(plan), rows = unit->num_tokens * group;
-    const int32_t first = task->split == ALL_SPLITS ? 0 : task->split;
-    const kv_view view = view_of(plan, unit, layer, head);
-    load_queries(plan, unit, head, q, q_stride, a);
-    partial_result result =
-        result_at(plan->kv, unit->num_partials ? partial_at(plan, unit, first, head) : a->total, rows);
-    if (task->split != ALL_SPLITS)
-        attend_split(unit, &view, group, task->split, a, result);
-    else
-        attend_splits(plan, unit, &view, 0, a, result);
-    if (!unit->num_partials)
-        finish(plan, unit, head, result, out);
-}
-
-/* ---- the second pass ------------------------------------------------------------------------- */
+/* One split of a task, for one KV head. */
+typedef struct {
+    const attention_task *task; /* NULL: there is none */
+    kv_view view;
+    int32_t head, split;
+} attention_place;
 
 /* Takes over what a shared unit found for the only token of this one. */
 static void merge_shared(const attention_plan *plan, const attention_unit *unit, int32_t head,
@@ -212,38 +99,108 @@ static void merge_shared(const attention_plan *plan, const attention_unit *unit,
     }
 }
 
-static void complete_unit(const attention_plan *plan, const attention_unit *unit, int32_t layer,
-                          int32_t head, const float *q, int64_t q_stride, float *out,
-                          const scratch_arrays *a)
+/* The split after `at`, of the same task or of one that no thread has taken. */
+static attention_place place_after(const attention_plan *plan, const task_list *tasks,
+                                   int32_t layer, const attention_place *at)
+{
+    attention_place next = *at;
+    if (at->task && ++next.split < at->task->end)
+        return next;
+    const int32_t heads = plan->kv->num_kv_heads;
+    const int32_t i = __atomic_fetch_add(tasks->counter, 1, __ATOMIC_RELAXED);
+    next.task = i < tasks->count * heads ? tasks->first + i / heads : NULL;
+    if (!next.task)
+        return next;
+    next.head = i % heads;
+    next.split = next.task->first;
+    next.view = view_of(plan, plan->units + next.task->unit, layer, next.head);
+    return next;
+}
+
+static void attend_split(const attention_unit *unit, const kv_view *view, int32_t group,
+                         int32_t split, kv_ahead *ahead, const scratch_arrays *a,
+                         partial_result result)
+{
+    const parts_scratch parts = {a->tiles, a->parts};
+    const floats_scratch floats = {a->queries, a->scores, a->tiles};
+    if (in_parts(view->kv))
+        parts_attend(unit, view, group, split, ahead, parts, result);
+    else
+        floats_attend(unit, view, group, split, ahead, floats, result);
+}
+
+/* Into what the unit keeps of the split, or of all so far. */
+static void attend_place(const attention_plan *plan, const attention_place *at, kv_ahead *ahead,
+                         const scratch_arrays *a)
+{
+    const attention_unit *unit = plan->units + at->task->unit;
+    const int32_t group = group_size(plan), rows = unit->num_tokens * group;
+    const int is_kept = unit->num_partials > 1; /* beside those of other splits */
+    partial_result total = result_at(plan->kv, a->total, rows);
+    if (unit->num_partials)
+        total = result_at(plan->kv, partial_at(plan, unit, is_kept ? at->split : 0, at->head), rows);
+    if (is_kept || at->split == 0) {
+        attend_split(unit, &at->view, group, at->split, ahead, a, total);
+        return;
+    }
+    const partial_result result = result_at(plan->kv, a->split, rows);
+    attend_split(unit, &at->view, group, at->split, ahead, a, result);
+    merge(unit, plan->kv, group, at->split, total, result);
+}
+
+/* Merges what tasks before this one have kept. */
+static void complete_unit(const attention_plan *plan, const attention_unit *unit, int32_t head,
+                          float *out, const scratch_arrays *a)
 {
     const int32_t group = group_size(plan), rows = unit->num_tokens * group;
-    const kv_view view = view_of(plan, unit, layer, head);
-    partial_result total = result_at(plan->kv, a->total, rows);
-    if (unit->shared >= 0) {
-        load_queries(plan, unit, head, q, q_stride, a);
-        merge_shared(plan, unit, head, total);
-        attend_splits(plan, unit, &view, unit->first_split, a, total);
-    }
+    const partial_result total = result_at(plan->kv, a->total, rows);
     for (int32_t split = 0; split < unit->num_partials; split++)
         merge(unit, plan->kv, group, split, total,
               result_at(plan->kv, partial_at(plan, unit, split, head), rows));
     finish(plan, unit, head, total, out);
 }
 
+static void run_place(const attention_plan *plan, const attention_place *at, kv_ahead *ahead,
+                      const float *q, int64_t q_stride, float *out, const scratch_arrays *a)
+{
+    const attention_task *task = at->task;
+    const attention_unit *unit = plan->units + task->unit;
+    if (at->split == task->first && task->first < task->end)
+        load_queries(plan, unit, at->head, q, q_stride, a);
+    if (at->split == task->first && unit->shared >= 0)
+        merge_shared(plan, unit, at->head,
+                     result_at(plan->kv, a->total, unit->num_tokens * group_size(plan)));
+    if (at->split < task->end)
+        attend_place(plan, at, ahead, a);
+    if (at->split + 1 >= task->end && task->completes)
+        complete_unit(plan, unit, at->head, out, a);
+}
+
+static void run_tasks(const attention_plan *plan, task_list tasks, int32_t layer, const float *q,
+                      int64_t q_stride, float *out, const scratch_arrays *a)
+{
+    const attention_place none = {NULL, {0}, 0, 0};
+    attention_place at = place_after(plan, &tasks, layer, &none);
+    while (at.task) {
+        const attention_place next = place_after(plan, &tasks, layer, &at);
+        const int is_read = next.task && next.split < next.task->end;
+        kv_ahead ahead;
+        oct_kv_ahead(&next.view, is_read ? next.split * SPLIT : next.view.end, &ahead);
+        run_place(plan, &at, &ahead, q, q_stride, out, a);
+        at = next;
+    }
+    parts_end(plan->kv);
+}
+
 void attention_run(const attention_plan *plan, int32_t layer, const float *q, int64_t q_stride,
                    float *out, int32_t *counters, int32_t thread)
 {
-    const int32_t heads = plan->kv->num_kv_heads;
     const scratch_arrays a = arrays_of(plan, thread);
-    int32_t i;
-    while ((i = __atomic_fetch_add(counters, 1, __ATOMIC_RELAXED)) < plan->num_tasks * heads)
-        run_task(plan, plan->tasks + i / heads, layer, i % heads, q, q_stride, out, &a);
-    parts_end(plan->kv);
+    const task_list tasks = {plan->tasks, plan->num_tasks, counters};
+    run_tasks(plan, tasks, layer, q, q_stride, out, &a);
     if (!plan->num_last)
         return;
 #pragma omp barrier
-    while ((i = __atomic_fetch_add(counters + 1, 1, __ATOMIC_RELAXED)) < plan->num_last * heads)
-        complete_unit(plan, plan->units + plan->last_units[i / heads], layer, i % heads, q, q_stride,
-                      out, &a);
-    parts_end(plan->kv);
+    const task_list last = {plan->last_tasks, plan->num_last, counters + 1};
+    run_tasks(plan, last, layer, q, q_stride, out, &a);
 }

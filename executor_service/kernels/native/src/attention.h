@@ -28,8 +28,9 @@ typedef struct {
 
 typedef struct {
     int32_t unit;
-    int32_t split; /* ALL_SPLITS: merged on the way */
-    int64_t cost;  /* against that of others */
+    int32_t first, end; /* splits */
+    int32_t completes;  /* the unit: others have ended */
+    int64_t cost;       /* against that of others */
 } attention_task;
 
 /* What all layers of a step share. */
@@ -43,7 +44,7 @@ typedef struct {
     int32_t num_last;
     attention_unit *units;
     attention_task *tasks;  /* the longest first, so that threads end together */
-    int32_t *last_units; /* that a second pass completes */
+    attention_task *last_tasks; /* of a second pass */
     int32_t *members;
     float *partials;
     int64_t partial_floats; /* of it that units have */

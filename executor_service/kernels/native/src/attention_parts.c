@@ -1,7 +1,7 @@
 #include "attention_parts.h"
 
 #include "attention_weights.h"
-#include "bf16_parts.h"
+#include "parts_product.h"
 #include "parts_scores.h"
 #include "parts_split.h"
 #include "parts_values.h"
@@ -23,8 +23,12 @@ void parts_begin(const oct_kv *kv, const float *queries, int32_t rows, parts_scr
         for (int32_t d = 0; d < head_dim; d += PAIRED, to += PARTS_BYTES) {
             const __mmask16 left = lanes_below(head_dim - d);
             const __mmask16 right = lanes_below(head_dim - d - TILE);
-            store_float_parts(to, _mm512_maskz_loadu_ps(left, queries + d),
-                              _mm512_maskz_loadu_ps(right, queries + d + TILE));
+            const __m512 a = _mm512_maskz_loadu_ps(left, queries + d);
+            const __m512 b = _mm512_maskz_loadu_ps(right, queries + d + TILE);
+            if (kv->dtype == OCT_KV_BFLOAT16)
+                store_float_parts(OCT_KV_BFLOAT16, to, a, b);
+            else
+                store_float_parts(OCT_KV_FLOAT16, to, a, b);
         }
     }
     begin_products(least(rows, AMX_ROWS));
@@ -51,7 +55,8 @@ ALWAYS_INLINE void weigh_tile(const int kind, const int whole, const parts_split
     for (int32_t row = first; row < end; row++)
         result.maxima[row] = row_maximum(kind, whole, row_at(s, row));
     for (int32_t row = first; row < end; row++)
-        result.sums[row] = row_weights(kind, whole, row_at(s, row), result.maxima[row]);
+        result.sums[row] = row_weights(kind, whole, row_at(s, row), result.maxima[row],
+                                       kv_ask(s->ahead, SPLIT_TILES * CACHE_LINE));
 }
 
 ALWAYS_INLINE void attend(const int kind, const parts_split *s, partial_result result)
@@ -67,16 +72,18 @@ ALWAYS_INLINE void attend(const int kind, const parts_split *s, partial_result r
     }
     mix_parts(kind, s, tiles, result.mixed);
     const int all_see_all = seen(s->unit, s->group, 0, s->first) == s->slots;
-    if (kind == OCT_KV_FLOAT16 && !all_see_all && !all_finite(s, result.mixed))
-        mix_apart(s, result.mixed);
+    if (kind != OCT_KV_INT8 && !all_see_all && !all_finite(s, result.mixed))
+        mix_apart(kind, s, result.mixed);
 }
 
 void parts_attend(const attention_unit *unit, const kv_view *view, int32_t group, int32_t split,
-                  parts_scratch scratch, partial_result result)
+                  kv_ahead *ahead, parts_scratch scratch, partial_result result)
 {
-    const parts_split s = split_at(unit, view, group, split * SPLIT, scratch);
+    const parts_split s = split_at(unit, view, group, split * SPLIT, ahead, scratch);
     if (view->kv->dtype == OCT_KV_INT8)
         attend(OCT_KV_INT8, &s, result);
+    else if (view->kv->dtype == OCT_KV_BFLOAT16)
+        attend(OCT_KV_BFLOAT16, &s, result);
     else
         attend(OCT_KV_FLOAT16, &s, result);
 }
@@ -95,9 +102,9 @@ void parts_begin(const oct_kv *kv, const float *queries, int32_t rows, parts_scr
 }
 
 void parts_attend(const attention_unit *unit, const kv_view *view, int32_t group, int32_t split,
-                  parts_scratch scratch, partial_result result)
+                  kv_ahead *ahead, parts_scratch scratch, partial_result result)
 {
-    (void)unit, (void)view, (void)group, (void)split, (void)scratch, (void)result;
+    (void)unit, (void)view, (void)group, (void)split, (void)ahead, (void)scratch, (void)result;
 }
 
 void parts_end(const oct_kv *kv)

@@ -1,7 +1,7 @@
 /* Attention of one split on matrix tiles, where the machine level has them and the pool's elements
- * are sums of few bfloat16: float16 and int8. Reference: attention in reference.py.
+ * are sums of few bfloat16: float16, int8 and bfloat16 itself. Reference: attention in reference.py.
  *
- * Both products are made of parts (bf16_parts.h), summed in float32 in one order whatever is beside
+ * Both products are made of parts (parts_source.h), summed in float32 in one order whatever is beside
  * a row. Queries and weights keep 16 bits: less is lost than float16 loses of K and V.
  */
 #ifndef OCTAVO_ATTENTION_PARTS_H
@@ -32,7 +32,7 @@ size_t parts_bytes(const oct_kv *kv, int32_t rows);
 void parts_begin(const oct_kv *kv, const float *queries, int32_t rows, parts_scratch scratch);
 
 void parts_attend(const attention_unit *unit, const kv_view *view, int32_t group, int32_t split,
-                  parts_scratch scratch, partial_result result);
+                  kv_ahead *ahead, parts_scratch scratch, partial_result result);
 
 /* When a thread has no more tasks. */
 void parts_end(const oct_kv *kv);

@@ -63,8 +63,8 @@ static uint8_t *lay_out_plan(attention_plan *plan, prefix_group **groups, int32_
     at += lines(units * sizeof(attention_unit));
     plan->tasks = (attention_task *)at;
     at += lines((size_t)max_tasks(kv, heads, limits) * sizeof(attention_task));
-    plan->last_units = (int32_t *)at;
-    at += lines(units * sizeof(int32_t));
+    plan->last_tasks = (attention_task *)at;
+    at += lines(units * sizeof(attention_task));
     plan->members = (int32_t *)at;
     at += lines(chunks * sizeof(int32_t));
     *groups = (prefix_group *)at;
@@ -216,22 +216,34 @@ static int longest_first(const void *a, const void *b)
     return left < right ? 1 : left > right ? -1 : 0;
 }
 
-/* Tasks of a unit of the first pass, split if it is long and `floats` more results have room. */
-static void add_unit_tasks(attention_plan *plan, int32_t index, int is_long, int64_t floats)
+static void add_task(attention_plan *plan, int32_t unit, int32_t first, int32_t end, int completes)
+{
+    const int32_t splits = num_splits(plan->units + unit);
+    const int64_t cost = unit_cost(plan, plan->units + unit) * (end - first) / splits;
+    plan->tasks[plan->num_tasks++] = (attention_task){unit, first, end, completes, cost};
+}
+
+/* Tasks of a unit of the first pass, split if it costs `length` and `floats` more results have
+ * room. */
+static void add_unit_tasks(attention_plan *plan, int32_t index, int64_t length, int64_t floats)
 {
     attention_unit *unit = plan->units + index;
     const int64_t cost = unit_cost(plan, unit);
     const int32_t splits = num_splits(unit);
     const int64_t of_split = plan->kv->num_kv_heads *
                              (int64_t)partial_floats(plan->kv, unit->num_tokens * group_size(plan));
-    const int is_split = is_long && splits > 1 && splits * of_split <= floats;
+    const int is_split = cost >= length && splits > 1 && splits * of_split <= floats;
     unit->num_partials = is_split ? splits : unit->members ? 1 : 0;
     unit->partial = plan->partial_floats;
     plan->partial_floats += unit->num_partials * of_split;
-    if (!is_split)
-        plan->tasks[plan->num_tasks++] = (attention_task){index, ALL_SPLITS, cost};
-    for (int32_t split = 0; is_split && split < splits; split++)
-        plan->tasks[plan->num_tasks++] = (attention_task){index, split, cost / splits};
+    if (!is_split) {
+        add_task(plan, index, 0, splits, !unit->num_partials);
+        return;
+    }
+    const int64_t most = length * splits / (PIECES_PER_TASK * cost);
+    const int32_t piece = most < 1 ? 1 : most < MAX_PIECE ? (int32_t)most : MAX_PIECE;
+    for (int32_t split = 0; split < splits; split += piece)
+        add_task(plan, index, split, least(split + piece, splits), 0);
 }
 
 static void add_tasks(attention_plan *plan, const oct_limits *limits)
@@ -241,9 +253,11 @@ static void add_tasks(attention_plan *plan, const oct_limits *limits)
     for (int32_t i = 0; i < plan->num_units; i++) {
         const attention_unit *unit = plan->units + i;
         if (unit->shared < 0)
-            add_unit_tasks(plan, i, unit_cost(plan, unit) >= length, room - plan->partial_floats);
+            add_unit_tasks(plan, i, length, room - plan->partial_floats);
+        const int32_t splits = unit->shared >= 0 ? num_splits(unit) : 0;
         if (unit->shared >= 0 || (unit->num_partials && !unit->members))
-            plan->last_units[plan->num_last++] = i;
+            plan->last_tasks[plan->num_last++] =
+                (attention_task){i, splits ? unit->first_split : 0, splits, 1, 0};
     }
     qsort(plan->tasks, (size_t)plan->num_tasks, sizeof *plan->tasks, longest_first);
 }

@@ -8,6 +8,7 @@
 #include "kv.h"
 
 enum { SPLIT = 128, SPLIT_TILES = SPLIT / TILE };
+_Static_assert((int)SPLIT_TILES == (int)KV_TILES_AHEAD, "a split is what is asked for ahead");
 
 /* What one split gives for the rows of a unit. */
 typedef struct {
@@ -24,6 +25,12 @@ ALWAYS_INLINE int32_t least(int32_t a, int32_t b)
 ALWAYS_INLINE int32_t ceil_div(int32_t a, int32_t b)
 {
     return (a + b - 1) / b;
+}
+
+/* Of the split at `first`. */
+ALWAYS_INLINE int32_t split_tiles(const kv_view *view, int32_t first)
+{
+    return ceil_div(least(SPLIT, view->end - first), TILE);
 }
 
 /* Positions of the split that a row sees. */

@@ -33,9 +33,11 @@ ALWAYS_INLINE int32_t rows_at_once(int32_t num_rows)
     return sizes[rows];
 }
 
-/* LANES elements of the pool as float; kind is that of oct_kv. */
-ALWAYS_INLINE vf load_elements(const int kind, const void *elements, int64_t index)
+/* LANES elements of the pool as float, the `half`s of LANES pairs; kind is that of oct_kv. */
+ALWAYS_INLINE vf load_elements(const int kind, const int half, const void *elements, int64_t index)
 {
+    if (kind == OCT_KV_BFLOAT16)
+        return vf_load_bfloat16((const uint16_t *)elements + index, half);
     if (kind == OCT_KV_FLOAT16)
         return vf_load_half((const uint16_t *)elements + index);
     if (kind == OCT_KV_INT8)
@@ -43,24 +45,27 @@ ALWAYS_INLINE vf load_elements(const int kind, const void *elements, int64_t ind
     return vf_load((const float *)elements + index);
 }
 
-/* scores[row][0..TILE) = q[row] . keys; keys: [head_dim][TILE]. Asks for tiles to come as it goes. */
+/* scores[row][0..TILE) = q[row] . keys; keys: [head_dim / pair][TILE][pair]. Asks on the way for as
+ * much memory from `ahead` on. */
 ALWAYS_INLINE void score_tile(const int kind, const int rows, const float *q, int32_t head_dim,
-                              kv_tile keys, kv_ahead ahead, float *scores, int32_t stride)
+                              kv_tile keys, const uint8_t *ahead, float *scores, int32_t stride)
 {
     vf sums[MAX_ROWS][TILE_VECTORS];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < TILE_VECTORS; i++)
             sums[r][i] = (vf){0};
-    for (int32_t d = 0; d < head_dim; d++) {
-        __builtin_prefetch(ahead.keys + d * TILE * kv_element_bytes(kind));
-        __builtin_prefetch(ahead.values + d * TILE * kv_element_bytes(kind));
-        vf k[TILE_VECTORS];
-        UNROLL for (int i = 0; i < TILE_VECTORS; i++)
-            k[i] = load_elements(kind, keys.elements, d * TILE + i * LANES);
-        UNROLL for (int r = 0; r < rows; r++) {
-            vf element = vf_set(q[r * head_dim + d]);
+    const int pair = kv_pair(kind);
+    for (int32_t d = 0; d < head_dim; d += pair) {
+        kv_ask_line(ahead, d * TILE * kv_element_bytes(kind));
+        UNROLL for (int half = 0; half < pair; half++) {
+            vf k[TILE_VECTORS];
             UNROLL for (int i = 0; i < TILE_VECTORS; i++)
-                sums[r][i] = vf_fma(element, k[i], sums[r][i]);
+                k[i] = load_elements(kind, half, keys.elements, d * TILE + i * LANES * pair);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf element = vf_set(q[r * head_dim + d + half]);
+                UNROLL for (int i = 0; i < TILE_VECTORS; i++)
+                    sums[r][i] = vf_fma(element, k[i], sums[r][i]);
+            }
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
@@ -71,29 +76,53 @@ ALWAYS_INLINE void score_tile(const int kind, const int rows, const float *q, in
         }
 }
 
-/* mixed[row][0..vectors * LANES) += weights[row][first..end) . values; tiles of [TILE][width].
- * Scales are in the weights already. */
+/* sums[row] += weights[row][slot] * LANES columns each, from `at` on, of the `half` of a pair. */
+ALWAYS_INLINE void mix_slot(const int kind, const int rows, const int vectors, const int half,
+                            const void *values, int64_t at, const float *weights, int32_t stride,
+                            vf (*sums)[4])
+{
+    vf v[4];
+    UNROLL for (int i = 0; i < vectors; i++)
+        v[i] = load_elements(kind, half, values, at + i * LANES * kv_pair(kind));
+    UNROLL for (int r = 0; r < rows; r++) {
+        vf weight = vf_set(weights[r * stride]);
+        UNROLL for (int i = 0; i < vectors; i++)
+            sums[r][i] = vf_fma(weight, v[i], sums[r][i]);
+    }
+}
+
+/* mixed[row][0..vectors * LANES) += weights[row][first..end) . values; tiles of
+ * [TILE / pair][width][pair]. Scales are in the weights already. */
 ALWAYS_INLINE void mix_columns(const int kind, const int rows, const int vectors,
-                               const kv_tile *tiles, int32_t column, int32_t width, int32_t first,
-                               int32_t end, const float *weights, int32_t stride, float *mixed)
+                               const kv_tile *tiles, kv_ahead *ahead, int32_t column, int32_t width,
+                               int32_t first, int32_t end, const float *weights, int32_t stride,
+                               float *mixed)
 {
     vf sums[MAX_ROWS][4];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < vectors; i++)
             sums[r][i] = vf_load(mixed + r * width + column + i * LANES);
+    const int pair = kv_pair(kind);
     for (int32_t slot = first; slot < end;) {
         int32_t tile_end = (slot / TILE + 1) * TILE;
         const void *values = tiles[slot / TILE].elements;
-        int64_t at = slot % TILE * width + column;
-        for (tile_end = tile_end < end ? tile_end : end; slot < tile_end; slot++, at += width) {
-            vf v[4];
-            UNROLL for (int i = 0; i < vectors; i++)
-                v[i] = load_elements(kind, values, at + i * LANES);
-            UNROLL for (int r = 0; r < rows; r++) {
-                vf weight = vf_set(weights[r * stride + slot]);
+        const uint8_t *lines = kv_ask(ahead, TILE * vectors * LANES * kv_element_bytes(kind));
+        int64_t at = slot % TILE / pair * pair * width + column * pair;
+        tile_end = tile_end < end ? tile_end : end;
+        if (slot % pair) {
+            mix_slot(kind, rows, vectors, 1, values, at, weights + slot, stride, sums);
+            slot++, at += pair * width;
+        }
+        for (; slot + pair <= tile_end; slot += pair, at += pair * width)
+            UNROLL for (int half = 0; half < pair; half++) {
                 UNROLL for (int i = 0; i < vectors; i++)
-                    sums[r][i] = vf_fma(weight, v[i], sums[r][i]);
+                    kv_ask_line(lines, ((slot % TILE + half) * vectors + i) * LANES *
+                                       kv_element_bytes(kind));
+                mix_slot(kind, rows, vectors, half, values, at, weights + slot + half, stride, sums);
             }
+        if (slot < tile_end) {
+            mix_slot(kind, rows, vectors, 0, values, at, weights + slot, stride, sums);
+            slot++;
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
@@ -101,20 +130,21 @@ ALWAYS_INLINE void mix_columns(const int kind, const int rows, const int vectors
             vf_store(mixed + r * width + column + i * LANES, sums[r][i]);
 }
 
-ALWAYS_INLINE void mix_tile(const int kind, const int rows, const kv_tile *tiles, int32_t width,
-                            int32_t first, int32_t end, const float *weights, int32_t stride,
-                            float *mixed)
+ALWAYS_INLINE void mix_tile(const int kind, const int rows, const kv_tile *tiles, kv_ahead *ahead,
+                            int32_t width, int32_t first, int32_t end, const float *weights,
+                            int32_t stride, float *mixed)
 {
     /* As many columns at once as leave the accumulators in registers. */
     const int most = MAX_SUMS / rows;
     const int vectors = most >= 4 ? 4 : most >= 2 ? 2 : 1;
     int32_t column = 0;
     for (; column + vectors * LANES <= width; column += vectors * LANES)
-        mix_columns(kind, rows, vectors, tiles, column, width, first, end, weights, stride, mixed);
+        mix_columns(kind, rows, vectors, tiles, ahead, column, width, first, end, weights, stride,
+                    mixed);
     if (vectors > TILE_VECTORS) /* width is a multiple of TILE */
         for (; column < width; column += TILE)
-            mix_columns(kind, rows, TILE_VECTORS, tiles, column, width, first, end, weights, stride,
-                        mixed);
+            mix_columns(kind, rows, TILE_VECTORS, tiles, ahead, column, width, first, end, weights,
+                        stride, mixed);
 }
 
 /* One case per number of rows, so that the loops over rows are unrolled. */
@@ -136,26 +166,28 @@ ALWAYS_INLINE void mix_tile(const int kind, const int rows, const kv_tile *tiles
 #endif
 
 ALWAYS_INLINE void score_rows_of(const int kind, int32_t rows, const float *q, int32_t head_dim,
-                                 kv_tile keys, kv_ahead ahead, float *scores, int32_t stride)
+                                 kv_tile keys, const uint8_t *ahead, float *scores, int32_t stride)
 {
     switch (rows) {
         CASES(score_tile(kind, ROWS, q, head_dim, keys, ahead, scores, stride))
     }
 }
 
-ALWAYS_INLINE void mix_rows_of(const int kind, int32_t rows, const kv_tile *tiles, int32_t width,
-                               int32_t first, int32_t end, const float *weights, int32_t stride,
-                               float *mixed)
+ALWAYS_INLINE void mix_rows_of(const int kind, int32_t rows, const kv_tile *tiles, kv_ahead *ahead,
+                               int32_t width, int32_t first, int32_t end, const float *weights,
+                               int32_t stride, float *mixed)
 {
     switch (rows) {
-        CASES(mix_tile(kind, ROWS, tiles, width, first, end, weights, stride, mixed))
+        CASES(mix_tile(kind, ROWS, tiles, ahead, width, first, end, weights, stride, mixed))
     }
 }
 
 static inline void score_rows(int32_t kind, int32_t rows, const float *q, int32_t head_dim,
-                              kv_tile keys, kv_ahead ahead, float *scores, int32_t stride)
+                              kv_tile keys, const uint8_t *ahead, float *scores, int32_t stride)
 {
-    if (kind == OCT_KV_FLOAT16)
+    if (kind == OCT_KV_BFLOAT16)
+        score_rows_of(OCT_KV_BFLOAT16, rows, q, head_dim, keys, ahead, scores, stride);
+    else if (kind == OCT_KV_FLOAT16)
         score_rows_of(OCT_KV_FLOAT16, rows, q, head_dim, keys, ahead, scores, stride);
     else if (kind == OCT_KV_INT8)
         score_rows_of(OCT_KV_INT8, rows, q, head_dim, keys, ahead, scores, stride);
@@ -163,16 +195,18 @@ static inline void score_rows(int32_t kind, int32_t rows, const float *q, int32_
         score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, ahead, scores, stride);
 }
 
-static inline void mix_rows(int32_t kind, int32_t rows, const kv_tile *tiles, int32_t width,
-                            int32_t first, int32_t end, const float *weights, int32_t stride,
-                            float *mixed)
+static inline void mix_rows(int32_t kind, int32_t rows, const kv_tile *tiles, kv_ahead *ahead,
+                            int32_t width, int32_t first, int32_t end, const float *weights,
+                            int32_t stride, float *mixed)
 {
-    if (kind == OCT_KV_FLOAT16)
-        mix_rows_of(OCT_KV_FLOAT16, rows, tiles, width, first, end, weights, stride, mixed);
+    if (kind == OCT_KV_BFLOAT16)
+        mix_rows_of(OCT_KV_BFLOAT16, rows, tiles, ahead, width, first, end, weights, stride, mixed);
+    else if (kind == OCT_KV_FLOAT16)
+        mix_rows_of(OCT_KV_FLOAT16, rows, tiles, ahead, width, first, end, weights, stride, mixed);
     else if (kind == OCT_KV_INT8)
-        mix_rows_of(OCT_KV_INT8, rows, tiles, width, first, end, weights, stride, mixed);
+        mix_rows_of(OCT_KV_INT8, rows, tiles, ahead, width, first, end, weights, stride, mixed);
     else
-        mix_rows_of(OCT_KV_FLOAT32, rows, tiles, width, first, end, weights, stride, mixed);
+        mix_rows_of(OCT_KV_FLOAT32, rows, tiles, ahead, width, first, end, weights, stride, mixed);
 }
 
 #endif

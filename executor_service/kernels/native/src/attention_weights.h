@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "attention_split.h"
-#include "bf16_parts.h"
+#include "parts_product.h"
 
 #if AMX
 
@@ -57,13 +57,17 @@ ALWAYS_INLINE float row_maximum(const int kind, const int whole, score_row row)
     return _mm512_reduce_max_ps(_mm512_max_ps(largest[0], largest[1]));
 }
 
-/* Weights in two parts take the place of the scores. Returns their sum. */
-ALWAYS_INLINE float row_weights(const int kind, const int whole, score_row row, float maximum)
+/* Weights in two parts take the place of the scores. Asks for SPLIT_TILES lines from `ahead` on.
+ * Returns the sum of the weights. */
+ALWAYS_INLINE float row_weights(const int kind, const int whole, score_row row, float maximum,
+                                const uint8_t *ahead)
 {
     const vf log2e = vf_set(1.44269504088896341f), lowered = maximum * -log2e;
     __m512 x[SPLIT_TILES];
-    UNROLL for (int i = 0; i < SPLIT_TILES; i++)
+    UNROLL for (int i = 0; i < SPLIT_TILES; i++) {
+        kv_ask_line(ahead, i * CACHE_LINE);
         x[i] = power_of_two((__m512)vf_fma((vf)scores_at(kind, whole, row, i), log2e, lowered));
+    }
     __m512 sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
     if (kind == OCT_KV_INT8)
         UNROLL for (int i = 0; i < SPLIT_TILES; i++) {
@@ -72,7 +76,7 @@ ALWAYS_INLINE float row_weights(const int kind, const int whole, score_row row, 
             x[i] = _mm512_maskz_mul_ps(mask, x[i], _mm512_loadu_ps(row.value_scales + i * TILE));
         }
     UNROLL for (int i = 0; i < SPLIT_TILES; i += 2)
-        store_float_parts((uint8_t *)row.scores + i * AMX_BYTES, x[i], x[i + 1]);
+        store_float_parts(kind, (uint8_t *)row.scores + i * AMX_BYTES, x[i], x[i + 1]);
     return _mm512_reduce_add_ps(sum);
 }
 

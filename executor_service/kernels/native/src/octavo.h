@@ -68,7 +68,7 @@ void oct_pack(int32_t kind, int32_t in_features, void *data, int32_t first, int3
 
 /* ---- KV pool --------------------------------------------------------------------------------- */
 
-enum { OCT_KV_FLOAT32 = 0, OCT_KV_FLOAT16 = 1, OCT_KV_INT8 = 2 };
+enum { OCT_KV_FLOAT32 = 0, OCT_KV_FLOAT16 = 1, OCT_KV_INT8 = 2, OCT_KV_BFLOAT16 = 3 };
 
 /* The layout is in kv.h. */
 typedef struct {

@@ -6,49 +6,36 @@
 
 #if AMX
 
-enum { TILES_AHEAD = 2 }; /* of K, asked for before their use */
-
-/* K of TILE slots in the pool. */
-typedef struct {
-    const uint8_t *now; /* NULL: there is none */
-    kv_ahead ahead;
-} parts_keys;
-
-static parts_keys keys_at(const parts_split *s, int32_t slot)
+static void find_keys(const parts_split *s, kv_tile *tiles)
 {
-    parts_keys found = {NULL, {NULL, NULL}};
-    if (slot >= s->slots)
-        return found;
-    kv_tile keys = oct_kv_keys(s->view, s->first + slot, gathered_at(s, slot));
-    if (keys.scales)
-        memcpy(s->scales + slot, keys.scales, TILE * sizeof(float));
-    found.now = keys.elements;
-    found.ahead = oct_kv_ahead(s->view, s->first + slot, TILES_AHEAD, keys);
-    return found;
+    const int32_t count = ceil_div(s->slots, TILE);
+    oct_kv_keys(s->view, s->first, count, s->gathered, tiles);
+    for (int32_t i = 0; tiles->scales && i < count; i++)
+        memcpy(s->scales + i * TILE, tiles[i].scales, TILE * sizeof(float));
 }
 
-/* PAIRED dimensions of them. */
-ALWAYS_INLINE parts_source keys_of(const int kind, const parts_split *s, parts_keys keys,
+/* PAIRED dimensions of the K of TILE slots. */
+ALWAYS_INLINE parts_source keys_of(const int kind, const parts_split *s, const kv_tile *keys,
                                    int32_t step)
 {
     const int32_t bytes = TILE * TILE * kv_element_bytes(kind);
-    const uint8_t *left = keys.now + 2 * step * bytes;
-    return (parts_source){left, left + bytes, TILE, s->view->kv->head_dim - step * PAIRED,
+    const uint8_t *left = (const uint8_t *)keys->elements + 2 * step * bytes;
+    return (parts_source){left, left + bytes, TILE * kv_pair(kind),
+                          s->view->kv->head_dim - step * PAIRED,
                           s->keys + step * parts_of(kind) * AMX_BYTES,
-                          {keys.ahead.keys + 2 * step * bytes,
-                           keys.ahead.values + 2 * step * bytes}};
+                          kv_ask(s->ahead, ASKED)};
 }
 
 /* Of some tiles of rows with the TILE slots from `slot` on. */
 ALWAYS_INLINE void score_tiles(const int kind, const int tiles, const parts_split *s, int32_t tile,
-                               int32_t slot, parts_keys next)
+                               int32_t slot, const kv_tile *next)
 {
     const size_t query = query_bytes(s->view->kv);
     const uint8_t *left = s->queries + (size_t)tile * query, *right = s->keys;
     zero_sums();
     for (int32_t i = 0; i < query_steps(s->view->kv); i++) {
-        parts_source source = keys_of(kind, s, next, i);
-        multiply_step(kind, tiles, left, query, right, next.now ? &source : NULL);
+        parts_source source = next ? keys_of(kind, s, next, i) : (parts_source){0};
+        multiply_step(kind, tiles, left, query, right, next ? &source : NULL);
         left += PARTS_BYTES;
         right += parts_of(kind) * AMX_BYTES;
     }
@@ -64,14 +51,14 @@ static int32_t tile_seeing(const parts_split *s, int32_t slot)
 
 ALWAYS_INLINE void score_parts(const int kind, const parts_split *s)
 {
-    parts_keys keys = keys_at(s, 0);
+    kv_tile keys[SPLIT_TILES];
+    find_keys(s, keys);
     for (int32_t i = 0; i < query_steps(s->view->kv); i++)
         convert_rows(kind, 0, TILE, keys_of(kind, s, keys, i));
     for (int32_t slot = 0; slot < s->slots; slot += TILE) {
-        keys = keys_at(s, slot + TILE);
+        const kv_tile *following = slot + TILE < s->slots ? keys + slot / TILE + 1 : NULL;
         for (int32_t i = tile_seeing(s, slot); i < s->row_tiles; i += MAX_ROW_TILES) {
-            const int is_last = i + MAX_ROW_TILES >= s->row_tiles;
-            const parts_keys none = {NULL, {NULL, NULL}}, next = is_last ? keys : none;
+            const kv_tile *next = i + MAX_ROW_TILES >= s->row_tiles ? following : NULL;
             PRODUCT_CASES(s->row_tiles - i, score_tiles(kind, NUM_TILES, s, i, slot, next))
         }
     }

@@ -3,7 +3,7 @@
 #define OCTAVO_PARTS_SPLIT_H
 
 #include "attention_parts.h"
-#include "bf16_parts.h"
+#include "parts_product.h"
 
 #if AMX
 
@@ -29,6 +29,7 @@ typedef struct {
     uint8_t *values;   /* [SPLIT_STEPS][parts], of TILE columns */
     float *scales;     /* [2][SPLIT] of K and of V */
     uint8_t *gathered; /* slots */
+    kv_ahead *ahead;
 } parts_split;
 
 static int32_t query_steps(const oct_kv *kv)
@@ -42,9 +43,9 @@ static size_t query_bytes(const oct_kv *kv)
 }
 
 static parts_split split_at(const attention_unit *unit, const kv_view *view, int32_t group,
-                            int32_t first, parts_scratch scratch)
+                            int32_t first, kv_ahead *ahead, parts_scratch scratch)
 {
-    parts_split s = {.unit = unit, .view = view, .group = group, .first = first};
+    parts_split s = {.unit = unit, .view = view, .group = group, .first = first, .ahead = ahead};
     const size_t query = query_bytes(view->kv);
     s.slots = least(SPLIT, view->end - first);
     s.rows = unit->num_tokens * group;
@@ -57,11 +58,6 @@ static parts_split split_at(const attention_unit *unit, const kv_view *view, int
     s.scales = (float *)(s.values + SPLIT_STEPS * PARTS_BYTES);
     s.gathered = scratch.slots;
     return s;
-}
-
-static void *gathered_at(const parts_split *s, int32_t slot)
-{
-    return s->gathered + (size_t)(slot / TILE) * kv_tile_bytes(s->view->kv);
 }
 
 #endif

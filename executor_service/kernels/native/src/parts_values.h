@@ -8,30 +8,23 @@
 
 #if AMX
 
-static kv_tile values_at(const parts_split *s, int32_t slot)
-{
-    return oct_kv_values(s->view, s->first + slot, gathered_at(s, slot));
-}
-
 static void find_values(const parts_split *s, kv_tile *tiles)
 {
-    for (int32_t slot = 0; slot < s->slots; slot += TILE) {
-        kv_tile *tile = tiles + slot / TILE;
-        *tile = values_at(s, slot);
-        if (tile->scales)
-            memcpy(s->scales + SPLIT + slot, tile->scales, TILE * sizeof(float));
-    }
+    const int32_t count = ceil_div(s->slots, TILE);
+    oct_kv_values(s->view, s->first, count, s->gathered, tiles);
+    for (int32_t i = 0; tiles->scales && i < count; i++)
+        memcpy(s->scales + SPLIT + i * TILE, tiles[i].scales, TILE * sizeof(float));
 }
 
 /* TILE columns of V, of PAIRED slots. */
 ALWAYS_INLINE parts_source values_of(const int kind, const parts_split *s, const kv_tile *tiles,
                                      int32_t column, int32_t step)
 {
-    const int32_t count = s->slots - step * PAIRED, at = column * kv_element_bytes(kind);
+    const int32_t count = s->slots - step * PAIRED, at = column * kv_pair(kind) * kv_element_bytes(kind);
     const uint8_t *left = tiles[2 * step].elements;
     const uint8_t *right = count > TILE ? tiles[2 * step + 1].elements : left;
-    return (parts_source){left + at, right + at, kv_width(s->view->kv), count,
-                          s->values + step * parts_of(kind) * AMX_BYTES, {NULL, NULL}};
+    return (parts_source){left + at, right + at, kv_width(s->view->kv) * kv_pair(kind), count,
+                          s->values + step * parts_of(kind) * AMX_BYTES, kv_ask(s->ahead, ASKED)};
 }
 
 /* TILE columns from `column` on of some tiles of rows. */
@@ -42,7 +35,8 @@ ALWAYS_INLINE void mix_tiles(const int kind, const int tiles, const parts_split 
     const uint8_t *left = s->weights + tile * ROW_TILE_BYTES, *right = s->values;
     zero_sums();
     for (int32_t i = 0; i * PAIRED < s->slots; i++) {
-        parts_source source = values_of(kind, s, slots, column + TILE, i);
+        parts_source source =
+            has_next ? values_of(kind, s, slots, column + TILE, i) : (parts_source){0};
         multiply_step(kind, tiles, left, ROW_TILE_BYTES, right, has_next ? &source : NULL);
         left += PARTS_BYTES;
         right += parts_of(kind) * AMX_BYTES;
@@ -75,17 +69,19 @@ static int all_finite(const parts_split *s, const float *mixed)
     return !found;
 }
 
-static int is_finite_half(uint16_t bits)
+/* Of an element of two bytes. */
+ALWAYS_INLINE int is_finite_element(const int kind, uint16_t bits)
 {
-    return (bits & 0x7c00) != 0x7c00;
+    const uint16_t exponent = kind == OCT_KV_BFLOAT16 ? 0x7f80 : 0x7c00;
+    return (bits & exponent) != exponent;
 }
 
 /* Zeros for what is not finite. */
-static kv_tile finite_copy(kv_tile from, int32_t count, uint16_t *to)
+ALWAYS_INLINE kv_tile finite_copy(const int kind, kv_tile from, int32_t count, uint16_t *to)
 {
     const uint16_t *elements = from.elements;
     for (int32_t i = 0; i < count; i++)
-        to[i] = is_finite_half(elements[i]) ? elements[i] : 0;
+        to[i] = is_finite_element(kind, elements[i]) ? elements[i] : 0;
     return (kv_tile){to, NULL};
 }
 
@@ -95,19 +91,23 @@ static void spoil_seeing(const parts_split *s, int32_t slot, int32_t column, flo
         mixed[row * kv_width(s->view->kv) + column] = NAN;
 }
 
-/* Of float16 where some V is not finite, and 0 times it is not 0: it reaches the rows that see it,
- * and the others are what they would have been without it. */
-static void mix_apart(const parts_split *s, float *mixed)
+/* Where some V is not finite, and 0 times it is not 0: it reaches the rows that see it, and the
+ * others are what they would have been without it. */
+ALWAYS_INLINE void mix_apart(const int kind, const parts_split *s, float *mixed)
 {
-    const int32_t width = kv_width(s->view->kv);
+    const int32_t width = kv_width(s->view->kv), pair = kv_pair(kind);
     kv_tile tiles[SPLIT_TILES];
-    for (int32_t slot = 0; slot < s->slots; slot += TILE)
-        tiles[slot / TILE] = finite_copy(values_at(s, slot), TILE * width, gathered_at(s, slot));
-    mix_parts(OCT_KV_FLOAT16, s, tiles, mixed);
+    find_values(s, tiles);
+    for (int32_t i = 0; i * TILE < s->slots; i++)
+        tiles[i] = finite_copy(kind, tiles[i], TILE * width,
+                               (uint16_t *)(s->gathered + (size_t)i * kv_tile_bytes(s->view->kv)));
+    mix_parts(kind, s, tiles, mixed);
+    find_values(s, tiles);
     for (int32_t slot = 0; slot < s->slots; slot++) {
-        const uint16_t *values = values_at(s, slot / TILE * TILE).elements;
+        const uint16_t *values = tiles[slot / TILE].elements;
+        values += slot % TILE / pair * pair * width + slot % pair;
         for (int32_t d = 0; d < width; d++)
-            if (!is_finite_half(values[slot % TILE * width + d]))
+            if (!is_finite_element(kind, values[d * pair]))
                 spoil_seeing(s, slot, d, mixed);
     }
 }

@@ -118,6 +118,24 @@ ALWAYS_INLINE uint16_t half_of(float x)
 #endif
 }
 
+/* The `half`s of LANES pairs of bfloat16 in memory. */
+ALWAYS_INLINE vf vf_load_bfloat16(const uint16_t *p, const int half)
+{
+    vi pairs;
+    memcpy(&pairs, p, sizeof pairs);
+    return (vf)(half ? pairs & (int32_t)0xffff0000 : pairs << 16);
+}
+
+/* To the nearest, ties to even. */
+ALWAYS_INLINE uint16_t bfloat16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 ALWAYS_INLINE vf vf_load_int8(const int8_t *p)
 {
 #if LANES == 16

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from executor_service.kernels.backend import KVShape, KVStorage
 from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.kv import KV_DTYPES
 from executor_service.kernels.native.library import Library
 from tests.support.paged import LAYER, make_case, make_layout
 
@@ -28,7 +29,7 @@ MIXES: list[list[tuple[int, int]]] = [
 @pytest.mark.parametrize("chunks", MIXES)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), HEADS)
 @pytest.mark.parametrize("block_size", [16, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_attention_equals_the_reference_over_shuffled_tables(
     native: Library,
     dtype: torch.dtype,
@@ -38,7 +39,7 @@ def test_attention_equals_the_reference_over_shuffled_tables(
     head_dim: int,
     block_size: int,
 ) -> None:
-    """Over float16, little is lost but its rounding of keys and values."""
+    """Over halves, little is lost but their rounding of keys and values."""
     backend = NativeBackend(native, num_threads=2, kv_dtype=dtype)
     case = make_case(
         backend,
@@ -49,17 +50,17 @@ def test_attention_equals_the_reference_over_shuffled_tables(
         block_size=block_size,
         seed=len(chunks) + block_size,
     )
-    kept = Tensor.half if dtype == torch.float16 else Tensor.double
+    kept = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16}.get(dtype, Tensor.double)
     found, expected = case.run(backend), case.expected(kept)
     assert found.isfinite().all(), "a block that belongs to nobody was read"
     # Matrix tiles multiply queries and weights of 16 bits: 2e-6 in the mean, where float16 itself
     # loses 6e-5 of K and V.
-    has_tiles = native.level.startswith("amx") and dtype == torch.float16
+    has_tiles = native.level.startswith("amx") and dtype != torch.float32
     assert (found.double() - expected).abs().max() < (8e-5 if has_tiles else 3e-6)
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 32, 48, 128])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 def test_any_block_size_and_dtype_works(
     native: Library, block_size: int, dtype: torch.dtype
 ) -> None:
@@ -74,11 +75,11 @@ def test_any_block_size_and_dtype_works(
         block_size=block_size,
         seed=1,
     )
-    tolerance = {torch.float32: 3e-6, torch.float16: 2e-3, torch.int8: 3e-2}[dtype]
+    tolerance = {torch.float32: 3e-6, torch.float16: 2e-3}.get(dtype, 3e-2)
     assert (case.run(backend).double() - case.expected()).abs().max() < tolerance
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize("block_size", [4, 16, 32])
 def test_writes_land_in_their_slots_and_nowhere_else(
     native: Library, dtype: torch.dtype, block_size: int
@@ -111,11 +112,13 @@ def _allowed(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The error of rounding to the nearest."""
     if dtype == torch.int8:
         return x.abs().amax(-1, keepdim=True).expand(x.shape) / 127 * 0.501
-    return x.abs() * (2.0**-11 if dtype == torch.float16 else 0.0) + 2.0**-25
+    half_unit = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}.get(dtype, 0.0)
+    return x.abs() * half_unit + 2.0**-25
 
 
-def test_float16_is_rounded_as_torch_does(native: Library) -> None:
-    backend = NativeBackend(native, num_threads=1, kv_dtype=torch.float16)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_are_rounded_as_torch_does(native: Library, dtype: torch.dtype) -> None:
+    backend = NativeBackend(native, num_threads=1, kv_dtype=dtype)
     bits = torch.arange(0, 2**31, 40013, dtype=torch.int64).int()
     x = torch.cat((bits, bits | -(2**31))).view(torch.float32)
     x = torch.cat((x, torch.tensor([65519.0, 65520.0, 2.0**-24, 2.0**-25, 3 * 2.0**-26, 0.0])))
@@ -126,11 +129,11 @@ def test_float16_is_rounded_as_torch_does(native: Library) -> None:
     layout = make_layout([(0, len(x))], torch.arange(blocks).int().unsqueeze(0), 16)
     backend.write_kv(kv, 0, x, x, backend.begin_step(layout, kv))
     found = backend.read_blocks(kv, torch.arange(blocks)).flatten(2, 3)[0, :, : len(x)]
-    expected = x.half().float().expand(2, *x.shape)
+    expected = x.to(dtype).float().expand(2, *x.shape)
     assert ((found == expected) | (found.isnan() & expected.isnan())).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 def test_what_is_not_finite_in_the_pool_reaches_those_who_see_it_and_no_other(
     native: Library, dtype: torch.dtype
 ) -> None:
@@ -146,7 +149,7 @@ def test_what_is_not_finite_in_the_pool_reaches_those_who_see_it_and_no_other(
     assert not found[37:, 2:].isfinite().all(dim=-1).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize(("num_heads", "head_dim", "block_size"), [(9, 64, 16), (6, 20, 4)])
 @pytest.mark.parametrize("start", [0, 75])
 def test_a_later_token_that_is_not_finite_changes_no_bit_of_an_earlier_one(
@@ -197,7 +200,7 @@ def _in_chunks(
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 def test_a_query_has_the_same_bits_in_every_chunking_batch_and_team(
     native: Library, dtype: torch.dtype
 ) -> None:
@@ -231,7 +234,7 @@ def test_a_query_has_the_same_bits_in_every_chunking_batch_and_team(
         assert torch.equal(mixed[2:22], whole[300:320])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "block_size"),
     [(8, 8, 16, 16), (14, 2, 96, 32), (64, 1, 32, 16), (6, 2, 20, 4), (2, 1, 128, 48)],

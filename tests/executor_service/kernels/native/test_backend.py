@@ -11,6 +11,7 @@ from torch import Tensor
 from executor_service.kernels import reference
 from executor_service.kernels.backend import KVShape
 from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.kv import KV_DTYPES
 from executor_service.kernels.native.library import Library
 
 ROWS = (1, 2, 3, 7, 16, 33, 130)
@@ -107,7 +108,7 @@ def test_what_is_not_finite_shows_in_its_row_and_in_no_other(
 SHAPE = KVShape(num_layers=2, num_blocks=6, block_size=4, num_kv_heads=3, head_dim=8)
 
 
-@pytest.fixture(params=[torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.fixture(params=KV_DTYPES, ids=str)
 def stored(native: Library, request: pytest.FixtureRequest) -> NativeBackend:
     return NativeBackend(native, num_threads=2, kv_dtype=request.param)
 

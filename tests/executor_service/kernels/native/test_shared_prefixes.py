@@ -10,10 +10,10 @@ from torch import Tensor
 
 from executor_service.kernels.backend import KVShape, KVStorage
 from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.kv import KV_DTYPES
 from executor_service.kernels.native.library import Library
 from tests.support.paged import LAYER, make_layout
 
-KV_DTYPES = (torch.float32, torch.float16, torch.int8)
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 6, 2, 32
 
 Sharer = tuple[int, int]
@@ -91,11 +91,11 @@ def test_each_of_a_crowd_has_the_bits_it_has_alone(
 @pytest.mark.parametrize("block_size", [4, 48, 128])
 def test_blocks_of_any_size_are_shared(native: Library, block_size: int) -> None:
     for name in ("of several lengths", "one that shares too little"):
-        _check(native, torch.float16, block_size, CROWDS[name])
+        _check(native, torch.bfloat16, block_size, CROWDS[name])
 
 
 def test_two_prefixes_and_a_prompt_in_one_step(native: Library) -> None:
-    pools = Pool(native, torch.float16, 16)
+    pools = Pool(native, torch.bfloat16, 16)
     shared = [pools.table(512, position) for position in (512, 700, 640)]
     other = pools.table(0, 400)
     tables = [shared[0], other[:20] + pools.table(0, 100)[:6], shared[1], other, shared[2]]
