@@ -9,12 +9,14 @@
  */
 #include "linear.h"
 
-#define ROWS (LANES == 16 ? 12 : 6)           /* of a tile, at most */
-#define ALONE (LANES == 16 ? 3 : ROWS)        /* rows that are one tile */
-#define RUN 192                               /* in_features at a time */
-#define BLOCK 96                              /* rows at a time, which the second-level cache holds */
-#define WIDTH ((int32_t)(PANEL * sizeof(float))) /* bytes of a panel for one of in_features */
-#define AHEAD_ALONE 2048                      /* bytes: how far ahead one tile asks */
+enum {
+    ROWS = LANES == 16 ? 12 : 6,       /* of a tile, at most */
+    ALONE = LANES == 16 ? 3 : ROWS,    /* rows that are one tile */
+    RUN = 192,                         /* in_features at a time */
+    BLOCK = 96,                        /* rows at a time, which the second-level cache holds */
+    WIDTH = PANEL * (int)sizeof(float), /* bytes of a panel for one of in_features */
+    AHEAD_ALONE = 2048,                /* bytes: how far ahead one tile asks */
+};
 
 /* A tile's part of one run: `rows` from `row` on times in_features [start, end) of a panel. */
 typedef struct {

@@ -30,6 +30,16 @@ def test_every_level_compiles_without_a_warning(level: build.Level, tmp_path: Pa
     assert build.compile_objects(compiler(), level, flags, tmp_path)
 
 
+@pytest.mark.parametrize("cores", [1, 3, 4, 5, 6])
+def test_sources_compile_together_in_as_many_files_as_there_are_cores(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one of them defines must mean nothing in those that come after it."""
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    flags = (*WARNINGS, "-fsyntax-only")
+    assert len(build.compile_objects(compiler(), BASELINE, flags, tmp_path)) == cores
+
+
 def test_the_best_level_is_the_first_whose_every_need_is_met() -> None:
     amx, avx512, avx2, portable = build.LEVELS
     assert build.best_level(amx.needs | {"sse"}) is amx
