@@ -12,7 +12,7 @@
 enum {
     ROWS = LANES == 16 ? 12 : 6,       /* of a tile, at most */
     ALONE = LANES == 16 ? 3 : ROWS,    /* rows that are one tile */
-    RUN = 192,                         /* in_features at a time */
+    RUN = 64,                          /* in_features at a time */
     BLOCK = 96,                        /* rows at a time, which the second-level cache holds */
     WIDTH = PANEL * (int)sizeof(float), /* bytes of a panel for one of in_features */
     AHEAD_ALONE = 2048,                /* bytes: how far ahead one tile asks */
