@@ -18,7 +18,7 @@ from executor_service.runner.model_runner import ModelRunner
 from tests.bench.clean_samples import Samples
 from tests.support.plans import GREEDY, add_chunk, make_spec
 
-_BLOCK_SIZE = 16
+BLOCK_SIZE = 16
 
 
 def _measured(run: Callable[[], object], seconds: float) -> str:
@@ -29,7 +29,7 @@ def _measured(run: Callable[[], object], seconds: float) -> str:
     return str(samples)
 
 
-def _step(
+def uniform_step(
     num_sequences: int, context: int, length: int, params: SamplingParams, shared: int = 0
 ) -> StepPlan:
     """Each sequence computes its last `length` tokens of `context` and samples.
@@ -37,8 +37,8 @@ def _step(
     shared: positions, whole blocks, that all begin with.
     """
     plan = StepPlan(step_id=0)
-    common = shared // _BLOCK_SIZE
-    own = -(-context // _BLOCK_SIZE) - common
+    common = shared // BLOCK_SIZE
+    own = -(-context // BLOCK_SIZE) - common
     for i in range(num_sequences):
         spec = make_spec(i + 1, context - length, params=params)
         tokens = array("i", [(7 * position + i) % 40000 + 100 for position in range(context)])
@@ -51,17 +51,17 @@ def _cases() -> list[tuple[str, StepPlan]]:
     sampled = SamplingParams(temperature=0.8, seed=1)
     nucleus = SamplingParams(temperature=0.8, top_p=0.9, seed=1)
     return [
-        ("decode, 1 sequence at 256", _step(1, 256, 1, GREEDY)),
-        ("decode, 4 sequences at 256", _step(4, 256, 1, GREEDY)),
-        ("decode, 16 sequences at 256", _step(16, 256, 1, GREEDY)),
-        ("decode, 32 sequences at 256", _step(32, 256, 1, GREEDY)),
-        ("decode, 8 sequences at 580", _step(8, 580, 1, GREEDY)),
-        ("decode, 8 at 580, 512 shared", _step(8, 580, 1, GREEDY, shared=512)),
-        ("decode, 16 at 256, temperature", _step(16, 256, 1, sampled)),
-        ("decode, 16 at 256, top-p", _step(16, 256, 1, nucleus)),
-        ("decode, 1 sequence at 4096", _step(1, 4096, 1, GREEDY)),
-        ("prefill, 64 tokens on 448", _step(1, 512, 64, GREEDY)),
-        ("prefill, 512 tokens", _step(1, 512, 512, GREEDY)),
+        ("decode, 1 sequence at 256", uniform_step(1, 256, 1, GREEDY)),
+        ("decode, 4 sequences at 256", uniform_step(4, 256, 1, GREEDY)),
+        ("decode, 16 sequences at 256", uniform_step(16, 256, 1, GREEDY)),
+        ("decode, 32 sequences at 256", uniform_step(32, 256, 1, GREEDY)),
+        ("decode, 8 sequences at 580", uniform_step(8, 580, 1, GREEDY)),
+        ("decode, 8 at 580, 512 shared", uniform_step(8, 580, 1, GREEDY, shared=512)),
+        ("decode, 16 at 256, temperature", uniform_step(16, 256, 1, sampled)),
+        ("decode, 16 at 256, top-p", uniform_step(16, 256, 1, nucleus)),
+        ("decode, 1 sequence at 4096", uniform_step(1, 4096, 1, GREEDY)),
+        ("prefill, 64 tokens on 448", uniform_step(1, 512, 64, GREEDY)),
+        ("prefill, 512 tokens", uniform_step(1, 512, 512, GREEDY)),
     ]
 
 
