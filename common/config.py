@@ -143,6 +143,11 @@ def to_argv(instance: Any, cls: type[Any]) -> list[str]:
     return argv
 
 
+def variables_of(cls: type[Any]) -> frozenset[str]:
+    """The environment variables that speak for the flags of `cls`."""
+    return frozenset(variable_of(field) for field in _options(cls))
+
+
 def secret_environ(instance: Any, cls: type[Any]) -> dict[str, str]:
     """The environment variables that hand `instance`'s secrets to a child."""
     return {

@@ -44,10 +44,12 @@ class CommandLines:
         return [sys.executable, "-m", self._scheduler_module, *flags]
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The children's environment: where our code is, and secrets, which no flag may show."""
+        """The children's environment: ours, but for what their flags say; where our code is; and
+        secrets, which no flag may show."""
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         paths = [root, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
-        others = {name: value for name, value in environ.items() if not name.startswith("OCTAVO_")}
+        told = config.variables_of(ExecutorConfig) | config.variables_of(SchedulerConfig)
+        others = {name: value for name, value in environ.items() if name not in told}
         secrets = config.secret_environ(self._stack.scheduler, SchedulerConfig)
         # Safe path: a folder named `proto` where the user stands must not shadow ours.
         ours = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}

@@ -35,7 +35,9 @@ class NativeKV:
 
 
 def allocate(library: Library, shape: KVShape, dtype: torch.dtype) -> NativeKV:
-    """Zeroed."""
+    """Zeroed. ValueError for an odd head_dim in bfloat16, of which dimensions are pairs."""
+    if dtype == torch.bfloat16 and shape.head_dim % 2:
+        raise ValueError(f"head_dim {shape.head_dim} is odd: bfloat16 keeps pairs")
     struct = KV(
         dtype=_KINDS[dtype],
         num_layers=shape.num_layers,

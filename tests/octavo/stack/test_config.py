@@ -103,13 +103,15 @@ def test_threads_are_the_cores_shared_among_executors() -> None:
     assert executor_of(stack_of("--threads=7")).threads == 7
 
 
-def test_an_api_key_travels_in_the_environment_and_no_other_variable_of_ours_does() -> None:
+def test_an_api_key_travels_in_the_environment_and_no_other_flag_does() -> None:
     stack = stack_of("--api-key=secret")
     lines = CommandLines(stack)
     assert "secret" not in " ".join([*lines.scheduler(["a:1"], 0, 0), *lines.executor(0, 0)])
-    environ = lines.environ({"OCTAVO_PORT": "1", "HOME": "/h", "PYTHONPATH": "/elsewhere"})
+    given = {"OCTAVO_PORT": "1", "OCTAVO_NATIVE": "avx2", "OCTAVO_CACHE_DIR": "/c"}
+    environ = lines.environ({**given, "HOME": "/h", "PYTHONPATH": "/elsewhere"})
     assert environ["OCTAVO_API_KEY"] == "secret"
     assert "OCTAVO_PORT" not in environ
+    assert (environ["OCTAVO_NATIVE"], environ["OCTAVO_CACHE_DIR"]) == ("avx2", "/c")
     assert environ["HOME"] == "/h"
     assert environ["PYTHONPATH"].endswith(f"{os.pathsep}/elsewhere")
 

@@ -62,11 +62,12 @@ ALWAYS_INLINE float row_maximum(const int kind, const int whole, score_row row)
 ALWAYS_INLINE float row_weights(const int kind, const int whole, score_row row, float maximum,
                                 const uint8_t *ahead)
 {
-    const vf log2e = vf_set(1.44269504088896341f), lowered = maximum * -log2e;
+    const vf log2e = vf_set(1.44269504088896341f);
     __m512 x[SPLIT_TILES];
     UNROLL for (int i = 0; i < SPLIT_TILES; i++) {
         kv_ask_line(ahead, i * CACHE_LINE);
-        x[i] = power_of_two((__m512)vf_fma((vf)scores_at(kind, whole, row, i), log2e, lowered));
+        /* Lowered before anything is rounded: the largest becomes 0 however large it is. */
+        x[i] = power_of_two((__m512)(((vf)scores_at(kind, whole, row, i) - maximum) * log2e));
     }
     __m512 sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
     if (kind == OCT_KV_INT8)

@@ -196,11 +196,19 @@ ALWAYS_INLINE void end_run(const int rows, tile_run r, vf totals[][2])
 
 /* Asks for what a tile reads a little later. The machine's own guesses end with each page, and start
  * too late for panels that are read once. */
-#define AHEAD 4096
 ALWAYS_INLINE void prefetch_ahead(const uint8_t *data, const int bytes)
 {
+    const int ahead = 8192;
     UNROLL for (int i = 0; i < bytes; i += 64)
-        __builtin_prefetch(data + AHEAD + i);
+        __builtin_prefetch(data + ahead + i, 0, 2);
+}
+
+/* The same for what is unpacked, faster than it is multiplied. */
+ALWAYS_INLINE void prefetch_unpacked(const uint8_t *data, const int bytes)
+{
+    const int ahead = 4096;
+    UNROLL for (int i = 0; i < bytes; i += 64)
+        __builtin_prefetch(data + ahead + i);
 }
 
 typedef void run_kernel(int32_t rows, tile_run r);

@@ -69,7 +69,7 @@ void unpack_int8(const oct_weight *w, amx_run *run)
     data += INT8_FACTOR_BYTES + (size_t)run->start * INT8_GROUP_BYTES;
     for (int32_t g = 0; g < run->end - run->start; g++, data += INT8_GROUP_BYTES) {
         const uint8_t *bytes = data + PANEL * 2 + run->vector * AMX_ROW_BYTES;
-        prefetch_ahead(data, INT8_GROUP_BYTES);
+        prefetch_unpacked(data, INT8_GROUP_BYTES);
         run->scale[g] = vf_load_half((const uint16_t *)data + run->vector * LANES);
         UNROLL for (int t = 0; t < WEIGHT_ROWS; t++)
             vb_store(run->bytes[g] + t * AMX_ROW_BYTES,

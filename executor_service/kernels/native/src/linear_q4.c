@@ -168,7 +168,7 @@ ALWAYS_INLINE void unpack_vector(const int kind, const uint8_t *data, const int 
         const uint8_t *start = data;
         group_scales scales = next_scales(kind, run->start + g, &outer, &data);
         unpack_scales(kind, &scales, start, c, g, run);
-        prefetch_ahead(data, NIBBLE_BYTES + 64);
+        prefetch_unpacked(data, NIBBLE_BYTES + 64);
         unpack_nibbles(kind, data + c * AMX_ROW_BYTES, run->bytes[g]);
         data += NIBBLE_BYTES;
     }

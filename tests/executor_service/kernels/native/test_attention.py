@@ -150,6 +150,22 @@ def test_what_is_not_finite_in_the_pool_reaches_those_who_see_it_and_no_other(
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1e4, 1e9, 1e14])
+def test_however_large_scores_are_outputs_are_means_of_values(
+    native: Library, dtype: torch.dtype, size: float
+) -> None:
+    backend = NativeBackend(native, num_threads=2, kv_dtype=dtype)
+    case = make_case(
+        backend, [(0, 150)], num_heads=4, num_kv_heads=2, head_dim=64, block_size=16, seed=7
+    )
+    (case.q if dtype == torch.float16 else case.k).mul_(size)
+    largest = case.v.abs().max()
+    found = case.run(backend)
+    assert found.abs().max() <= largest * 1.01
+    assert found[149].abs().max() > largest / 100, "nothing was looked at"
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES, ids=str)
 @pytest.mark.parametrize(("num_heads", "head_dim", "block_size"), [(9, 64, 16), (6, 20, 4)])
 @pytest.mark.parametrize("start", [0, 75])
 def test_a_later_token_that_is_not_finite_changes_no_bit_of_an_earlier_one(
