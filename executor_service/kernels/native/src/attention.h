@@ -43,8 +43,8 @@ typedef struct {
     int32_t num_tasks;
     int32_t num_last;
     attention_unit *units;
-    attention_task *tasks;  /* the longest first, so that threads end together */
-    attention_task *last_tasks; /* of a second pass */
+    attention_task *tasks;      /* the longest first, so that threads end together */
+    attention_task *last_tasks; /* of a second pass: of what shares a prefix, and of merging alone */
     int32_t *members;
     float *partials;
     int64_t partial_floats; /* of it that units have */

@@ -12,8 +12,8 @@
 enum {
     UNIT_ROWS = 48,       /* whose queries, scores and results stay in the second-level cache */
     TASKS_PER_THREAD = 4, /* below this, units are split so that threads end together */
-    PIECES_PER_TASK = 4,  /* of what would be a task of that many */
-    MAX_PIECE = 4,        /* splits in a row, whose queries are laid out once */
+    PIECES_PER_TASK = 4,  /* a split unit is cut into so many times as many tasks as that needs, */
+    MAX_PIECE = 4,        /* each of up to so many splits in a row, whose queries are laid out once */
 };
 
 ALWAYS_INLINE int32_t group_size(const attention_plan *plan)
