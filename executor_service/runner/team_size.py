@@ -3,8 +3,9 @@
 A step of few tokens waits for memory, which one core can nearly keep busy alone. Where the
 scheduler and clients share the cores, whenever one of them takes a core from a thread all other
 threads wait at the next barrier; with one thread fewer nobody waits. Where cores are free, the last
-thread is worth having. So both are tried, ever more rarely while the answer stays the same. Kernels
-give the same bits on any number of threads.
+thread is worth having. So both are tried, ever more rarely while the answer stays the same, and no
+longer than it takes to see that one is far slower: a step of many tokens or of float32 weights
+computes more than it waits. Kernels give the same bits on any number of threads.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ _CLEAR = 0.97
 """Of the time, for the other size to be taken: nearer ones are alike."""
 _PAUSE = 4.0
 """Times the median: no step takes so long, there was nothing to do."""
+_HOPELESS = 1.2
+"""Times the usual time: two steps in a row that take longer end a trial."""
 _SHORTEST, _LONGEST = 32, 1024
 """Steps between two trials."""
+_RARER, _MUCH_RARER = 2, 8
+"""Times the steps before, until the next trial: after a lost one, after a hopeless one."""
 
 
 class TeamSize:
@@ -69,23 +74,31 @@ class _Choice:
         self._tried: deque[int] = deque(maxlen=_SAMPLES)
 
     def took(self, nanoseconds: int) -> None:
-        trying = self.size != self._taken
-        (self._tried if trying else self._usual).append(nanoseconds)
         self._steps_left -= 1
-        if self._steps_left:
-            return
-        if trying:
-            self._end_trial()
-        else:
-            # One more, which the deque drops: the first step of a size starts or ends threads.
-            self.size, self._steps_left = self._other, _SAMPLES + 1
+        if self.size == self._taken:
+            self._usual.append(nanoseconds)
+            if not self._steps_left:
+                self._begin_trial()
+        elif self._steps_left < _SAMPLES:  # The first step of a size starts or ends threads.
+            self._tried.append(nanoseconds)
+            if not self._steps_left or self._is_hopeless():
+                self._end_trial()
+
+    def _begin_trial(self) -> None:
+        self._tried.clear()
+        self.size, self._steps_left = self._other, _SAMPLES + 1
+
+    def _is_hopeless(self) -> bool:
+        return len(self._tried) == 2 and min(self._tried) > _HOPELESS * _typical(self._usual)
 
     def _end_trial(self) -> None:
-        if _typical(self._tried) < _CLEAR * _typical(self._usual):
+        if self._is_hopeless():
+            self._interval = min(_MUCH_RARER * self._interval, _LONGEST)
+        elif _typical(self._tried) < _CLEAR * _typical(self._usual):
             self._taken, self._other = self._other, self._taken
             self._interval = _SHORTEST
         else:
-            self._interval = min(2 * self._interval, _LONGEST)
+            self._interval = min(_RARER * self._interval, _LONGEST)
         self.size, self._steps_left = self._taken, self._interval
 
 

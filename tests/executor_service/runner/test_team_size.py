@@ -40,6 +40,23 @@ def test_trials_of_what_is_slower_become_rare() -> None:
     assert 0 < sizes[2000:].count(1) < 0.02 * 2000
 
 
+def test_a_trial_of_what_is_far_slower_ends_after_three_steps() -> None:
+    sizes = Steps(2).run(600, {2: 100, 1: 190})
+    first = sizes.index(1)
+    assert sizes[first : first + 4] == [1, 1, 1, 2]
+    assert 0 < sizes[first + 4 :].count(1) <= 6
+
+
+def test_one_long_step_does_not_end_a_trial() -> None:
+    team, now_ns, alone = TeamSize(2), 0, 0
+    for _ in range(60):
+        size = team.of(1)
+        alone += size == 1
+        now_ns += 100 if size == 2 else 200 if alone == 2 else 80
+        team.ended(1, now_ns)
+    assert team.of(1) == 1
+
+
 def test_what_becomes_faster_later_is_found() -> None:
     steps = Steps(2)
     steps.run(1000, {2: 100, 1: 130})
