@@ -39,7 +39,7 @@ def unpack(data: bytes, name: str) -> Int32s:
     if len(data) % 4:
         raise ResyncError(f"column {name} has {len(data)} bytes")
     values = np.frombuffer(data, INT32)
-    if values.min() < 0:
+    if np.minimum.reduce(values) < 0:
         raise ResyncError(f"column {name} holds a value of 2^31 or more")
     return values
 

@@ -105,9 +105,9 @@ class PlanDecoder:
     def _specs_of(self, rows: Int32s, name: str) -> list[SequenceSpec]:
         if not rows.size:
             return []
-        if rows.max() >= self._max_rows:
+        if np.maximum.reduce(rows) >= self._max_rows:
             raise ResyncError(f"column {name} names a row beyond {self._max_rows}")
-        if not self._in_use[rows].all():
+        if np.count_nonzero(self._in_use[rows]) != len(rows):
             raise ResyncError(f"column {name} names a row that is not in use")
         specs = list(map(self._specs.__getitem__, rows.tolist()))
         return cast(list[SequenceSpec], specs)

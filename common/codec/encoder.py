@@ -122,7 +122,7 @@ class PlanEncoder:
         growth = lengths - sent
         usual = np.zeros(len(rows), np.int64)
         usual[: plan.num_decodes] = 1
-        unusual = np.flatnonzero(growth != usual)
+        (unusual,) = np.nonzero(growth != usual)
         if unusual.size:
             body.token_growth_chunks = unusual.astype(INT32).tobytes()
             body.token_growth_counts = _counts(growth[unusual], "token history")
@@ -133,7 +133,7 @@ class PlanEncoder:
         sent = self._num_blocks_sent[rows]
         lengths = view(plan.table_lengths).astype(np.int64)
         growth = lengths - sent
-        grown = np.flatnonzero(growth)
+        (grown,) = np.nonzero(growth)
         if grown.size:
             body.block_growth_chunks = grown.astype(INT32).tobytes()
             body.block_growth_counts = _counts(growth[grown], "block table")

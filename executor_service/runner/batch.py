@@ -13,8 +13,8 @@ from torch import Tensor
 
 from common.plan import SequenceId, StepPlan
 from executor_service.kernels.backend import StepLayout
-
-Ints = npt.NDArray[np.int64]
+from executor_service.runner.chunk_columns import ChunkColumns, Ints, ranges
+from executor_service.runner.validate import CheckedPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class SampleRow(NamedTuple):
     """Plan index."""
     token: int
     """Row of the batch: the chunk's last."""
-    sampled: list[int]
+    sampled: Sequence[int]
     """Indexes in the plan's `sampled`, those that failed left out; at least one."""
 
 
@@ -50,61 +50,61 @@ def sample_rows(
     ends = dict(zip(batch.chunks, batch.first_rows[1:], strict=True))
     first = 0
     for chunk, count in enumerate(plan.num_samples):
-        sampled = range(first, first + count)
+        wanted: Sequence[int] = range(first, first + count)
         first += count
-        wanted = [i for i in sampled if plan.sampled[i].sequence_id not in failed]
-        if chunk in ends and wanted:
+        if failed:
+            wanted = [i for i in wanted if plan.sampled[i].sequence_id not in failed]
+        if wanted and chunk in ends:
             yield SampleRow(chunk, ends[chunk] - 1, wanted)
 
 
 def build_batch(
-    plan: StepPlan,
-    chunks: Sequence[int],
-    pending: Mapping[SequenceId, int],
-    block_size: int,
+    plan: StepPlan, checked: CheckedPlan, pending: Mapping[SequenceId, int], block_size: int
 ) -> InputBatch:
-    """Lays out the named chunks. `pending`: token sampled for a sequence in the last step."""
-    starts = np.array([plan.starts[i] for i in chunks], np.int64)
-    lengths = np.array([plan.lengths[i] for i in chunks], np.int64)
-    firsts = np.concatenate(([0], np.cumsum(lengths)))
-    positions = np.repeat(starts - firsts[:-1], lengths) + np.arange(firsts[-1])
-    tables = _block_tables(plan, chunks, (starts + lengths + block_size - 1) // block_size)
-    rows = np.repeat(np.arange(len(chunks)), lengths)
-    slots = tables[rows, positions // block_size].astype(np.int64) * block_size
+    """Lays out the chunks that can run. pending: the tokens that the step before sampled."""
+    columns = checked.columns
+    ends = np.cumsum(columns.lengths)
+    positions = ranges(columns.starts, columns.lengths)
+    tables = _block_tables(columns)
+    pages, offsets = np.divmod(positions, block_size)
+    chunk_of = np.repeat(np.arange(len(ends)), columns.lengths)
+    slots = tables[chunk_of, pages].astype(np.int64) * block_size + offsets
     layout = StepLayout(
-        starts=torch.from_numpy(starts.astype(np.int32)),
-        lengths=torch.from_numpy(lengths.astype(np.int32)),
+        starts=torch.from_numpy(columns.starts.astype(np.int32)),
+        lengths=torch.from_numpy(columns.lengths.astype(np.int32)),
         block_tables=torch.from_numpy(tables),
-        slot_mapping=torch.from_numpy(slots + positions % block_size),
+        slot_mapping=torch.from_numpy(slots),
     )
     return InputBatch(
-        chunks=list(chunks),
-        token_ids=torch.from_numpy(_token_ids(plan, chunks, firsts, pending)),
+        chunks=checked.chunks,
+        token_ids=torch.from_numpy(_token_ids(plan, checked, ends, pending)),
         positions=torch.from_numpy(positions),
         layout=layout,
-        first_rows=firsts.tolist(),
+        first_rows=[0, *ends.tolist()],
     )
 
 
 def _token_ids(
-    plan: StepPlan, chunks: Sequence[int], firsts: Ints, pending: Mapping[SequenceId, int]
+    plan: StepPlan, checked: CheckedPlan, ends: Ints, pending: Mapping[SequenceId, int]
 ) -> Ints:
-    token_ids = np.empty(firsts[-1], np.int64)
-    for row, chunk in enumerate(chunks):
-        start = plan.starts[chunk]
-        known = min(plan.token_lengths[chunk] - start, plan.lengths[chunk])
-        if known > 0:
-            # A slice, as a buffer that numpy looks at cannot grow, and it does on another thread.
-            tokens = plan.token_buffers[chunk][start : start + known]
-            token_ids[firsts[row] : firsts[row] + known] = tokens
-        else:
-            token_ids[firsts[row]] = pending[plan.sequences[chunk].sequence_id]
+    """The known tokens, and between them those that were pending: they are chunks of their own."""
+    columns = checked.columns
+    if len(columns.tokens) == ends[-1]:
+        return columns.tokens.astype(np.int64)
+    is_known = columns.num_tokens > 0
+    waiting = np.flatnonzero(~is_known)
+    token_ids = np.empty(ends[-1], np.int64)
+    token_ids[np.repeat(is_known, columns.lengths)] = columns.tokens
+    token_ids[ends[waiting] - 1] = [
+        pending[plan.sequences[checked.chunks[row]].sequence_id] for row in waiting.tolist()
+    ]
     return token_ids
 
 
-def _block_tables(plan: StepPlan, chunks: Sequence[int], widths: Ints) -> npt.NDArray[np.int32]:
-    tables = np.zeros((len(chunks), int(widths.max())), np.int32)
-    for row, chunk in enumerate(chunks):
-        width = int(widths[row])
-        tables[row, :width] = plan.table_buffers[chunk][:width]
+def _block_tables(columns: ChunkColumns) -> npt.NDArray[np.int32]:
+    widths = columns.num_blocks
+    if len(widths) == 1:
+        return columns.blocks[None]
+    tables = np.zeros((len(widths), int(widths.max())), np.int32)
+    tables[np.arange(tables.shape[1]) < widths[:, None]] = columns.blocks
     return tables

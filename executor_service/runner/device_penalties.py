@@ -17,7 +17,7 @@ from common.plan import SamplingParams
 from executor_service.kernels.logit_adjust import Adjustments
 from executor_service.kernels.transfers import Upload
 from executor_service.runner.draw_task import DrawTask
-from executor_service.runner.validate import reads_history
+from executor_service.runner.penalties import reads_history
 
 Array = npt.NDArray[Any]
 

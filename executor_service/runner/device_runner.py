@@ -33,10 +33,11 @@ from executor_service.runner.batch import InputBatch, SampleRow, build_batch, sa
 from executor_service.runner.device_sampler import launch_draws
 from executor_service.runner.draw_task import DrawTask
 from executor_service.runner.launched_step import Launched, LaunchedStep
+from executor_service.runner.penalties import reads_history
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_answers import StepAnswers
-from executor_service.runner.validate import CheckedPlan, LastSamples, PlanChecker, reads_history
+from executor_service.runner.validate import CheckedPlan, LastSamples, PlanChecker
 
 _NO_TOKENS = array(TOKEN_TYPECODE)
 
@@ -98,7 +99,7 @@ class DeviceRunner:
         forwarded = began
         in_flight: list[int] = []
         if checked.chunks:
-            batch = build_batch(plan, checked.chunks, _placeholders(last), self.spec.block_size)
+            batch = build_batch(plan, checked, _placeholders(last), self.spec.block_size)
             in_flight = [chunk for chunk in batch.chunks if _is_in_flight(plan, chunk)]
             rows: list[int] = []
             tasks, rows = self._tasks(plan, checked, batch)

@@ -14,15 +14,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.plan import ErrorCode, StepPlan, StepResult, StepTimings
+from common.plan import TOKEN_TYPECODE, ErrorCode, StepPlan, StepResult, StepTimings
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.batch import InputBatch, build_batch, sample_rows
+from executor_service.runner.penalties import adjusts
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.sampler import Sampled, SampleTask, sample
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_answers import StepAnswers
 from executor_service.runner.validate import CheckedPlan, LastSamples, PlanChecker
+
+_NO_TOKENS = array(TOKEN_TYPECODE)
 
 
 class ForwardOutputs(NamedTuple):
@@ -80,7 +83,7 @@ class ModelRunner:
         if not checked.chunks:
             self._last = step.outcome()
             return step.result(StepTimings(prepare_ns=time.perf_counter_ns() - began))
-        batch = build_batch(plan, checked.chunks, self._last.tokens, self.spec.block_size)
+        batch = build_batch(plan, checked, self._last.tokens, self.spec.block_size)
         tasks, rows = self._sample_tasks(plan, checked, batch)
         prepared = time.perf_counter_ns()
         hidden, logits = self._forward(batch, rows)
@@ -110,9 +113,12 @@ class ModelRunner:
         tasks: list[tuple[int, SampleTask]] = []
         rows: list[int] = []
         for row in sample_rows(plan, checked.errors, batch):
-            history = self._history(plan, row.chunk)
             for i in row.sampled:
-                task = SampleTask(spec=plan.sampled[i], row=len(rows), history=history)
+                spec = plan.sampled[i]
+                position = plan.starts[row.chunk] + plan.lengths[row.chunk]
+                is_read = adjusts(spec.params, position - spec.num_prompt_tokens)
+                history = self._history(plan, row.chunk) if is_read else _NO_TOKENS
+                task = SampleTask(spec=spec, row=len(rows), position=position, history=history)
                 tasks.append((i, task))
             rows.append(row.token)
         return tasks, rows

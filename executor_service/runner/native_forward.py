@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 
 from executor_service.kernels.native.backend import NativeBackend
@@ -56,7 +57,7 @@ class NativeForward:
             block_tables=layout.block_tables,
         )
         num_threads = self._team.of(len(batch.token_ids))
-        wanted = torch.tensor(rows, dtype=torch.int32)
+        wanted = torch.from_numpy(np.array(rows, np.int32))
         hidden, logits = self.step.run(inputs, wanted, num_threads)
         self._team.ended(len(batch.token_ids), time.perf_counter_ns())
         return ForwardOutputs(hidden, logits if rows else None)

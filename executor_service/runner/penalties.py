@@ -23,6 +23,15 @@ def adjusts(params: SamplingParams, num_outputs: int) -> bool:
     )
 
 
+def reads_history(params: SamplingParams) -> bool:
+    """Whether sampling looks at earlier tokens."""
+    return (
+        params.repetition_penalty != 1.0
+        or params.presence_penalty != 0.0
+        or params.frequency_penalty != 0.0
+    )
+
+
 def adjust(logits: Floats, params: SamplingParams, history: array[int], num_prompt: int) -> None:
     """Applies, in this order and in place: logit bias, the three penalties, the min_tokens mask.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,23 +26,24 @@ Floats = npt.NDArray[np.float32]
 _SMALLEST = np.finfo(np.float32).smallest_subnormal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleTask:
+class SampleTask(NamedTuple):
     """One token to draw."""
 
     spec: SequenceSpec
     row: int
     """Of the logits; several tasks of one request may share it."""
+    position: int
+    """Of the token in its sequence."""
     history: array[int]
-    """Prompt and outputs, with the input that was pending. The token's position is its length."""
+    """Prompt and outputs before it, with the input that was pending, where `penalties.adjusts` says
+    that something is adjusted; else empty."""
 
     @property
     def num_outputs(self) -> int:
-        return len(self.history) - self.spec.num_prompt_tokens
+        return self.position - self.spec.num_prompt_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(NamedTuple):
     token: int
     logprobs: TokenLogprobs | None = None
 
@@ -79,7 +80,7 @@ def _draws(tasks: Sequence[SampleTask]) -> list[np.float32]:
     if random:
         values = uniforms(
             [tasks[i].spec.params.seed for i in random],
-            [len(tasks[i].history) for i in random],
+            [tasks[i].position for i in random],
             [tasks[i].spec.index for i in random],
             Purpose.SAMPLE,
         )

@@ -6,16 +6,23 @@ to these rules by construction, so a finding is a fault of software, not of a re
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from common.plan import ErrorCode, SamplingParams, SequenceError, SequenceId, StepPlan
+from common.plan import ErrorCode, SequenceError, SequenceId, StepPlan
+from executor_service.runner.chunk_columns import ChunkColumns, read_chunks
+from executor_service.runner.findings import Findings
+from executor_service.runner.sample_check import SampleChecker, sample_ranges
 from executor_service.runner.spec import ExecutorSpec
-from executor_service.runner.whole_plan import Ids, all_below, only_writers_read, sound_blocks
+from executor_service.runner.whole_plan import (
+    all_below,
+    are_distinct,
+    fits_executor,
+    only_writers_read,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,8 @@ class LastSamples:
 class CheckedPlan:
     chunks: list[int]
     """Plan indexes of the chunks that can run."""
+    columns: ChunkColumns
+    """Of these chunks."""
     copies: list[int]
     """Indexes of the block copies that can run."""
     errors: dict[SequenceId, SequenceError]
@@ -40,38 +49,53 @@ class PlanChecker:
 
     def __init__(self, spec: ExecutorSpec) -> None:
         self._spec = spec
-        self._sound: dict[int, SamplingParams] = {}
-        """Parameters that the last plan sampled by and no rule forbids, by their identity."""
+        self._samples = SampleChecker(spec.vocab_size)
         self._is_written = np.zeros(spec.num_blocks, np.bool_)
         """Of each block, while a plan is checked."""
 
     def check(self, plan: StepPlan, last: LastSamples) -> CheckedPlan:
+        size = self._spec.block_size
         if not _columns_fit(plan):
-            return _refused_whole(plan, "the plan's columns do not fit together")
-        found = _Findings()
-        self._check_chunks(plan, last, found)
+            return _refused_whole(plan, "the plan's columns do not fit together", size)
+        found = Findings()
+        chunks = list(range(plan.num_chunks))
+        columns = read_chunks(plan, chunks, size)
+        if not self._are_sound(plan, columns, last):
+            self._check_chunks(plan, last, found)
         copies = self._check_copies(plan, found)
-        self._check_samples(plan, found)
-        chunks = [
-            i for i, spec in enumerate(plan.sequences) if spec.sequence_id not in found.stopped
-        ]
-        running = set(chunks)
-        for i, first, count in _sample_ranges(plan):
-            if i not in running:
-                problem = found.errors[plan.sequences[i].sequence_id]
-                for spec in plan.sampled[first : first + count]:
-                    found.add(spec.sequence_id, problem.message, problem.code)
-        return CheckedPlan(chunks=chunks, copies=copies, errors=found.errors)
+        self._samples.check(plan, found)
+        if found.stopped:
+            chunks = [i for i in chunks if plan.sequences[i].sequence_id not in found.stopped]
+            columns = read_chunks(plan, chunks, size)
+            _fail_samples(plan, chunks, found)
+        return CheckedPlan(chunks=chunks, columns=columns, copies=copies, errors=found.errors)
 
-    def _check_chunks(self, plan: StepPlan, last: LastSamples, found: _Findings) -> None:
+    def _are_sound(self, plan: StepPlan, columns: ChunkColumns, last: LastSamples) -> bool:
+        """Whether `_check_chunks` would find nothing. Most plans are seen to be so at once; a block
+        that stands twice in one table is worth a closer look."""
+        waiting = np.flatnonzero(columns.num_tokens < columns.lengths).tolist()
+        return (
+            fits_executor(plan, columns, self._spec)
+            and are_distinct([spec.sequence_id for spec in plan.sequences])
+            and all(self._is_sampled(plan, i, last) for i in waiting)
+            and only_writers_read(columns, self._spec.block_size, self._is_written)
+        )
+
+    @staticmethod
+    def _is_sampled(plan: StepPlan, i: int, last: LastSamples) -> bool:
+        """Whether the one token that the chunk does not know was sampled in the step before."""
+        is_next = plan.lengths[i] == 1 and plan.token_lengths[i] == plan.starts[i]
+        sequence_id = plan.sequences[i].sequence_id
+        return is_next and sequence_id in last.tokens and sequence_id not in last.failed
+
+    def _check_chunks(self, plan: StepPlan, last: LastSamples, found: Findings) -> None:
         num_tokens = 0
         writers: dict[int, SequenceId] = {}
         repeated = {
             key for key, n in Counter(s.sequence_id for s in plan.sequences).items() if n > 1
         }
-        ids = sound_blocks(plan, self._spec)
         for i, spec in enumerate(plan.sequences):
-            problem = self._chunk_problem(plan, i) if ids is None else None
+            problem = self._chunk_problem(plan, i)
             if spec.sequence_id in repeated:
                 problem = "the sequence has two chunks in one step"
             if problem is None:
@@ -85,7 +109,7 @@ class PlanChecker:
                 continue
             self._check_input(plan, i, last, found)
             self._check_writes(plan, i, writers, found)
-        self._check_reads(plan, writers, ids, found)
+        self._check_reads(plan, writers, found)
 
     def _chunk_problem(self, plan: StepPlan, i: int) -> str | None:
         start, length = plan.starts[i], plan.lengths[i]
@@ -104,7 +128,7 @@ class PlanChecker:
             return f"a token id is not below {self._spec.vocab_size}"
         return None
 
-    def _check_input(self, plan: StepPlan, i: int, last: LastSamples, found: _Findings) -> None:
+    def _check_input(self, plan: StepPlan, i: int, last: LastSamples, found: Findings) -> None:
         """Every position needs a known token, but for the one sampled in the step before."""
         start, length, known = plan.starts[i], plan.lengths[i], plan.token_lengths[i]
         if known >= start + length:
@@ -119,7 +143,7 @@ class PlanChecker:
             found.stop(sequence_id, "it waits for a token that the step before did not sample")
 
     def _check_writes(
-        self, plan: StepPlan, i: int, writers: dict[int, SequenceId], found: _Findings
+        self, plan: StepPlan, i: int, writers: dict[int, SequenceId], found: Findings
     ) -> None:
         """No two chunks may write into one block."""
         size, start = self._spec.block_size, plan.starts[i]
@@ -132,23 +156,10 @@ class PlanChecker:
                 found.stop(sequence_id, problem)
                 found.stop(other, problem)
 
-    def _check_reads(
-        self,
-        plan: StepPlan,
-        writers: dict[int, SequenceId],
-        ids: Ids | None,
-        found: _Findings,
-    ) -> None:
+    def _check_reads(self, plan: StepPlan, writers: dict[int, SequenceId], found: Findings) -> None:
         """No chunk may attend to a block that another one writes into."""
-        if len(plan.sequences) < 2:
-            return
         written = list(writers)
         self._is_written[written] = True
-        if ids is None or not only_writers_read(ids, written, self._is_written):
-            self._find_reads(plan, writers, found)
-        self._is_written[written] = False
-
-    def _find_reads(self, plan: StepPlan, writers: dict[int, SequenceId], found: _Findings) -> None:
         for i, spec in enumerate(plan.sequences):
             if spec.sequence_id in found.stopped:
                 continue
@@ -160,8 +171,9 @@ class PlanChecker:
                     problem = f"block {block_id} would be written by one sequence, read by another"
                     found.stop(spec.sequence_id, problem)
                     found.stop(writer, problem)
+        self._is_written[written] = False
 
-    def _check_copies(self, plan: StepPlan, found: _Findings) -> list[int]:
+    def _check_copies(self, plan: StepPlan, found: Findings) -> list[int]:
         """A copy that cannot run fails the sequences whose tables hold its destination."""
         pairs = list(zip(plan.copy_sources, plan.copy_destinations, strict=True))
         blocks = range(self._spec.num_blocks)
@@ -171,84 +183,6 @@ class PlanChecker:
             if not bad.isdisjoint(plan.table_buffers[i][: plan.table_lengths[i]]):
                 found.stop(spec.sequence_id, "a block copy into its table has a wrong block id")
         return good
-
-    def _check_samples(self, plan: StepPlan, found: _Findings) -> None:
-        counts = Counter(spec.sequence_id for spec in plan.sampled)
-        before, self._sound = self._sound, {}
-        for i, first, count in _sample_ranges(plan):
-            for spec in plan.sampled[first : first + count]:
-                problem = None
-                if id(spec.params) not in before:
-                    problem = _params_problem(spec.params, self._spec.vocab_size)
-                if problem is None:
-                    self._sound[id(spec.params)] = spec.params
-                if counts[spec.sequence_id] > 1:
-                    problem = "the sequence is sampled twice in one step"
-                if problem is None and reads_history(spec.params):
-                    history = plan.token_buffers[i][: plan.token_lengths[i]]
-                    if not all_below(history, self._spec.vocab_size):
-                        problem = f"a token id is not below {self._spec.vocab_size}"
-                if problem is not None:
-                    found.add(spec.sequence_id, problem)
-
-
-class _Findings:
-    """Errors by sequence, the first of each; `stopped` are those whose chunk must not run."""
-
-    def __init__(self) -> None:
-        self.errors: dict[SequenceId, SequenceError] = {}
-        self.stopped: set[SequenceId] = set()
-
-    def add(
-        self,
-        sequence_id: SequenceId,
-        message: str,
-        code: ErrorCode = ErrorCode.INVALID_PLAN,
-    ) -> None:
-        error = SequenceError(sequence_id=sequence_id, code=code, message=message)
-        self.errors.setdefault(sequence_id, error)
-
-    def stop(
-        self,
-        sequence_id: SequenceId,
-        message: str,
-        code: ErrorCode = ErrorCode.INVALID_PLAN,
-    ) -> None:
-        self.add(sequence_id, message, code)
-        self.stopped.add(sequence_id)
-
-
-def reads_history(params: SamplingParams) -> bool:
-    """Whether sampling looks at earlier tokens."""
-    return (
-        params.repetition_penalty != 1.0
-        or params.presence_penalty != 0.0
-        or params.frequency_penalty != 0.0
-    )
-
-
-def _params_problem(params: SamplingParams, vocab_size: int) -> str | None:
-    floats = (
-        params.temperature,
-        params.top_p,
-        params.min_p,
-        params.repetition_penalty,
-        params.presence_penalty,
-        params.frequency_penalty,
-        *(bias for _, bias in params.logit_bias),
-    )
-    if not all(map(math.isfinite, floats)):
-        return "a sampling parameter is not finite"
-    if params.temperature < 0 or params.repetition_penalty <= 0 or params.top_k < 0:
-        return "temperature, top_k or repetition_penalty is out of range"
-    if not (0 < params.top_p <= 1 and 0 <= params.min_p <= 1):
-        return "top_p or min_p is out of range"
-    if any(k is not None and k < 0 for k in (params.num_logprobs, params.num_prompt_logprobs)):
-        return "a number of logprobs is negative"
-    ids = [*params.stop_token_ids, *(token for token, _ in params.logit_bias)]
-    if not all(0 <= token < vocab_size for token in ids):
-        return f"a stop or bias token id is not below {vocab_size}"
-    return None
 
 
 def _columns_fit(plan: StepPlan) -> bool:
@@ -261,27 +195,28 @@ def _columns_fit(plan: StepPlan) -> bool:
         plan.table_lengths,
         plan.num_samples,
     )
+    counts = (plan.num_samples, plan.token_lengths, plan.table_lengths)
     return (
         all(len(column) == len(plan.sequences) for column in columns)
-        and all(count >= 0 for count in plan.num_samples)
+        and all(min(column, default=0) >= 0 for column in counts)
         and sum(plan.num_samples) == len(plan.sampled)
         and len(plan.copy_sources) == len(plan.copy_destinations)
-        and all(length >= 0 for length in (*plan.token_lengths, *plan.table_lengths))
     )
 
 
-def _refused_whole(plan: StepPlan, message: str) -> CheckedPlan:
-    found = _Findings()
+def _refused_whole(plan: StepPlan, message: str, block_size: int) -> CheckedPlan:
+    found = Findings()
     for spec in (*plan.sequences, *plan.sampled):
         found.add(spec.sequence_id, message)
-    return CheckedPlan(chunks=[], copies=[], errors=found.errors)
+    nothing = read_chunks(StepPlan(step_id=plan.step_id), [], block_size)
+    return CheckedPlan(chunks=[], columns=nothing, copies=[], errors=found.errors)
 
 
-def _sample_ranges(plan: StepPlan) -> list[tuple[int, int, int]]:
-    """(chunk, first entry of `sampled`, how many) for each chunk that samples."""
-    ranges, first = [], 0
-    for i, count in enumerate(plan.num_samples):
-        if count:
-            ranges.append((i, first, count))
-        first += count
-    return ranges
+def _fail_samples(plan: StepPlan, chunks: list[int], found: Findings) -> None:
+    """Who samples from a chunk that cannot run fails for the chunk's reason."""
+    running = set(chunks)
+    for i, first, count in sample_ranges(plan):
+        if i not in running:
+            problem = found.errors[plan.sequences[i].sequence_id]
+            for spec in plan.sampled[first : first + count]:
+                found.add(spec.sequence_id, problem.message, problem.code)

@@ -97,8 +97,8 @@ class WholeStep:
         limits'; the bits are the same on any.
         """
         batch = Batch(
-            num_chunks=len(step.starts),
-            num_tokens=len(step.token_ids),
+            num_chunks=step.starts.shape[0],
+            num_tokens=step.token_ids.shape[0],
             table_width=step.block_tables.shape[1],
             starts=step.starts.data_ptr(),
             lengths=step.lengths.data_ptr(),
@@ -113,12 +113,12 @@ class WholeStep:
             batch,
             self._limits[num_threads],
             rows.data_ptr(),
-            len(rows),
+            rows.shape[0],
             -(-self.workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
             self.hidden.data_ptr(),
             self.logits.data_ptr(),
         )
-        return self.hidden[: batch.num_tokens], self.logits[: len(rows)]
+        return self.hidden[: batch.num_tokens], self.logits[: rows.shape[0]]
 
 
 def _with_threads(limits: Limits, num_threads: int) -> Limits:

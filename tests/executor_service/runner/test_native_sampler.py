@@ -62,7 +62,7 @@ def random_task(rng: random.Random, row: int) -> SampleTask:
     prompt, outputs = rng.randrange(1, 40), rng.randrange(0, 12)
     history = [rng.randrange(VOCABULARY) % 97 for _ in range(prompt + outputs)]
     spec = make_spec(1, prompt, index=rng.randrange(3), params=random_params(rng))
-    return SampleTask(spec=spec, row=row, history=array("i", history))
+    return SampleTask(spec=spec, row=row, position=len(history), history=array("i", history))
 
 
 def logits_of(kind: str, rows: int) -> Tensor:
@@ -98,7 +98,7 @@ def test_greedy_takes_the_first_of_equal_logits(native: NativeSampler) -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, [4000, 4999, 5002]] = 1.0
     spec = make_spec(1, 1, params=SamplingParams(temperature=0.0))
-    task = SampleTask(spec=spec, row=0, history=array("i", [1]))
+    task = SampleTask(spec=spec, row=0, position=1, history=array("i", [1]))
     assert native(logits, [task]) == [Sampled(token=4000)]
     logits[0, 5001] = 2.0
     assert native(logits, [task]) == [Sampled(token=5001)]
@@ -116,7 +116,8 @@ def test_rows_without_a_distribution_are_errors_of_their_own(native: NativeSampl
     )
     overflow = SamplingParams(seed=3, logit_bias=((8, 3e38), (8, 3e38)))
     specs = [spec] * 4 + [dataclasses.replace(spec, params=p) for p in (banned, overflow)]
-    tasks = [SampleTask(spec=s, row=i, history=array("i", [1])) for i, s in enumerate(specs)]
+    history = array("i", [1])
+    tasks = [SampleTask(spec=s, row=i, position=1, history=history) for i, s in enumerate(specs)]
     found = native(logits, tasks)
     bad, none = ErrorCode.NON_FINITE, ErrorCode.NO_CANDIDATE
     assert isinstance(found[0], Sampled)
@@ -152,5 +153,6 @@ def test_random_numbers_are_those_of_the_vectors(level: build.Level) -> None:
         params = SamplingParams(seed=int(vector["seed"]))
         spec = make_spec(1, 1, index=vector["index"], params=params)
         history = array("i", [1]) * vector["position"]
-        (answer,) = native(torch.zeros(1, 1 << 12), [SampleTask(spec=spec, row=0, history=history)])
+        task = SampleTask(spec=spec, row=0, position=len(history), history=history)
+        (answer,) = native(torch.zeros(1, 1 << 12), [task])
         assert answer == Sampled(token=max(0, math.ceil(vector["uniform_times_2_24"] / 2**12) - 1))

@@ -39,7 +39,12 @@ def task(
     prompt = PROMPT if prompt is None else prompt
     outputs = OUTPUTS if outputs is None else outputs
     spec = make_spec(1, len(prompt), index=index, params=sampling)
-    return SampleTask(spec=spec, row=row, history=array("i", [*prompt, *outputs]))
+    return SampleTask(
+        spec=spec,
+        row=row,
+        position=len(prompt) + len(outputs),
+        history=array("i", [*prompt, *outputs]),
+    )
 
 
 def logits_of(seed: int, rows: int = 1, vocabulary: int = V) -> Tensor:
@@ -124,7 +129,7 @@ def test_a_row_is_alone() -> None:
     tasks[4] = task(params(temperature=0.0), row=4)
     together = sample(logits, tasks)
     for one_task, answer in zip(tasks, together, strict=True):
-        alone = dataclasses.replace(one_task, row=0)
+        alone = one_task._replace(row=0)
         assert sample(logits[one_task.row : one_task.row + 1], [alone]) == [answer]
     assert sample(logits, tasks[::-1]) == together[::-1]
 

@@ -167,7 +167,9 @@ class _ScriptedLogits:
         tasks = []
         for row, chunk in enumerate(chunks):
             history = array("i", chunk.tokens)
-            task = SampleTask(spec=chunk.samples[0], row=row, history=history)
+            task = SampleTask(
+                spec=chunk.samples[0], row=row, position=len(history), history=history
+            )
             rows[row, self._peaks[task.num_outputs]] = 50.0
             tasks.append(task)
         answers = self._draw(rows, tasks)

@@ -56,12 +56,12 @@ def task(row: int, choose: random.Random, **rules: Any) -> SampleTask:
         sequence_id=SequenceId(row), index=row % 3, num_prompt_tokens=NUM_PROMPT, params=params
     )
     history = array("i", choose.choices(range(VOCAB_SIZE), k=NUM_PROMPT + 20 + row))
-    return SampleTask(spec=spec, row=row, history=history)
+    return SampleTask(spec=spec, row=row, position=len(history), history=history)
 
 
 def sample_on_device(logits: torch.Tensor, tasks: list[SampleTask]) -> list[Sampled | ErrorCode]:
     draws = [
-        DrawTask(spec=t.spec, row=t.row, position=len(t.history), history=t.history) for t in tasks
+        DrawTask(spec=t.spec, row=t.row, position=t.position, history=t.history) for t in tasks
     ]
     drawn = launch_draws(logits, draws, partial(upload_now, device=logits.device))
     scored = [t.row for t in tasks if t.spec.params.num_logprobs is not None]
