@@ -1,7 +1,7 @@
-"""Chunks of a plan as columns that numpy looks at together.
+"""Chunks of a plan as columns, with their blocks and tokens behind one another.
 
-Hardly any chunk is wrong, and one by one they take a step's time: of 256 decodes at 2048 tokens
-three short slices each cost milliseconds, all of them as one a tenth of that.
+Plain lists and arrays on purpose. A step leaves nothing in the caches but weights, so what counts
+for few chunks is how much code looks at them: numpy and torch took a tenth of a step.
 """
 
 from __future__ import annotations
@@ -9,81 +9,66 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from operator import add, sub
 
 from common.plan import TOKEN_TYPECODE, StepPlan
-
-Ids = npt.NDArray[np.int32]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkColumns:
     """One entry per chunk, and two columns with one chunk's entries behind another's."""
 
-    starts: Ints
-    lengths: Ints
-    num_tokens: Ints
+    starts: array[int]
+    lengths: array[int]
+    ends: list[int]
+    """starts + lengths"""
+    num_tokens: list[int]
     """Of the chunk's own tokens, those that the plan knows."""
-    num_blocks: Ints
+    num_blocks: list[int]
     """That cover the chunk and what is before it."""
-    tokens: Ids
-    """Flat: the chunk's own tokens, `num_tokens` of each."""
-    blocks: Ids
-    """Flat: the first `num_blocks` of each table."""
+    tokens: array[int]
+    """The chunk's own tokens, `num_tokens` of each."""
+    blocks: array[int]
+    """The first `num_blocks` of each table."""
 
 
 def read_chunks(plan: StepPlan, chunks: Sequence[int], block_size: int) -> ChunkColumns:
     """The named chunks of a plan whose columns have one length.
 
-    What a plan says beyond its buffers is left out, so that flat columns are shorter than their
-    counts add up to. Nothing is raised, however wrong it is.
+    What a plan says beyond its buffers is left out, so that `tokens` and `blocks` are shorter than
+    their counts add up to. Nothing is raised, however wrong it is.
     """
-    starts, lengths, known = np.array(
-        [
-            column if len(chunks) == len(column) else [column[i] for i in chunks]
-            for column in (plan.starts, plan.lengths, plan.token_lengths)
-        ],
-        np.int64,
-    )
-    ends = starts + lengths
-    known_ends = np.maximum(np.minimum(known, ends), starts)
-    num_blocks = (ends + (block_size - 1)) // block_size
+    starts, lengths, known = plan.starts, plan.lengths, plan.token_lengths
+    token_buffers, table_buffers = plan.token_buffers, plan.table_buffers
+    if len(chunks) != plan.num_chunks:
+        starts, lengths, known = (_picked(c, chunks) for c in (starts, lengths, known))
+        token_buffers = [token_buffers[i] for i in chunks]
+        table_buffers = [table_buffers[i] for i in chunks]
+    ends = list(map(add, starts, lengths))
+    known_ends = list(map(max, starts, map(min, known, ends)))
+    num_blocks = [-(-end // block_size) for end in ends]
     return ChunkColumns(
         starts=starts,
         lengths=lengths,
-        num_tokens=known_ends - starts,
+        ends=ends,
+        num_tokens=list(map(sub, known_ends, starts)),
         num_blocks=num_blocks,
-        tokens=_flat(
-            buffer[first:end]
-            for buffer, first, end in zip(
-                (plan.token_buffers[i] for i in chunks),
-                starts.tolist(),
-                known_ends.tolist(),
-                strict=True,
-            )
-        ),
-        blocks=_flat(
-            plan.table_buffers[i][:end] for i, end in zip(chunks, num_blocks.tolist(), strict=True)
-        ),
+        tokens=_joined(map(_part, token_buffers, starts, known_ends)),
+        blocks=_joined(map(_part, table_buffers, [0] * len(ends), num_blocks)),
     )
 
 
-def ranges(firsts: Ints, counts: Ints) -> Ints:
-    """[firsts[i], firsts[i] + counts[i]) of each i, one behind the other. No count is 0."""
-    ends = np.cumsum(counts)
-    if not len(ends) or ends[-1] == len(ends):  # a plan of decodes
-        return firsts
-    within: Ints = np.arange(ends[-1]) + np.repeat(firsts - (ends - counts), counts)
-    return within
+def _picked(column: array[int], chunks: Sequence[int]) -> array[int]:
+    return array(TOKEN_TYPECODE, [column[i] for i in chunks])
 
 
-def _flat(slices: Iterable[array[int]]) -> Ids:
-    """Of slices, which are copies: a buffer that numpy looks at cannot grow, and it does on another
-    thread."""
-    flat = array(TOKEN_TYPECODE)
-    for values in slices:
-        flat += values
-    return np.array(flat, np.int32)
+def _part(buffer: array[int], first: int, end: int) -> array[int]:
+    """A copy: a buffer that somebody looks at cannot grow, and it does on another thread."""
+    return buffer[first:end]
+
+
+def _joined(parts: Iterable[array[int]]) -> array[int]:
+    joined = array(TOKEN_TYPECODE)
+    for part in parts:
+        joined += part
+    return joined

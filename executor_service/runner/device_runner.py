@@ -29,7 +29,7 @@ from executor_service.kernels.device_stream import DeviceStream, Mark
 from executor_service.kernels.transfers import Downloads, Uploads
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
-from executor_service.runner.batch import InputBatch, SampleRow, build_batch, sample_rows
+from executor_service.runner.batch import InputBatch, build_batch
 from executor_service.runner.device_sampler import launch_draws
 from executor_service.runner.draw_task import DrawTask
 from executor_service.runner.launched_step import Launched, LaunchedStep
@@ -37,6 +37,7 @@ from executor_service.runner.penalties import reads_history
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_answers import StepAnswers
+from executor_service.runner.step_chunks import SampleRow, StepChunks, sample_rows, step_chunks
 from executor_service.runner.validate import CheckedPlan, LastSamples, PlanChecker
 
 _NO_TOKENS = array(TOKEN_TYPECODE)
@@ -99,11 +100,11 @@ class DeviceRunner:
         forwarded = began
         in_flight: list[int] = []
         if checked.chunks:
-            batch = build_batch(plan, checked, _placeholders(last), self.spec.block_size)
-            in_flight = [chunk for chunk in batch.chunks if _is_in_flight(plan, chunk)]
+            step = step_chunks(plan, checked, _placeholders(last))
+            in_flight = [chunk for chunk in step.chunks if _is_in_flight(plan, chunk)]
             rows: list[int] = []
-            tasks, rows = self._tasks(plan, checked, batch)
-            fetched, forwarded = self._compute(plan, batch, rows, tasks, answers)
+            tasks, rows = self._tasks(plan, checked, step)
+            fetched, forwarded = self._compute(plan, step, rows, tasks, answers)
         self._uploads.end()
         launched = Launched(
             plan=plan,
@@ -123,15 +124,16 @@ class DeviceRunner:
     def _compute(
         self,
         plan: StepPlan,
-        batch: InputBatch,
+        step: StepChunks,
         rows: Sequence[int],
         tasks: Sequence[tuple[int, DrawTask]],
         answers: StepAnswers,
     ) -> tuple[list[Tensor], Mark]:
         """What is to be fetched, draws first; and the end of the forward pass."""
+        batch = build_batch(step, self.spec.block_size)
         on_device, sample_rows = self._send(plan, batch, rows)
         hidden = self._forward(on_device)
-        answers.prompt_logprobs = prompt_logprobs(plan, batch, hidden, self._model.logits)
+        answers.prompt_logprobs = prompt_logprobs(plan, step, hidden, self._model.logits)
         logits = self._model.logits(hidden.index_select(0, sample_rows)) if rows else None
         forwarded = self._stream.mark()
         if logits is None:
@@ -178,12 +180,12 @@ class DeviceRunner:
         return in_flight, sources
 
     def _tasks(
-        self, plan: StepPlan, checked: CheckedPlan, batch: InputBatch
+        self, plan: StepPlan, checked: CheckedPlan, step: StepChunks
     ) -> tuple[list[tuple[int, DrawTask]], list[int]]:
-        """Tasks with their index in `plan.sampled`, and the batch's rows that need logits."""
+        """Tasks with their index in `plan.sampled`, and the step's rows that need logits."""
         tasks: list[tuple[int, DrawTask]] = []
         rows: list[int] = []
-        for row in sample_rows(plan, checked.errors, batch):
+        for row in sample_rows(plan, checked.errors, step):
             position = plan.starts[row.chunk] + plan.lengths[row.chunk]
             history, in_flight = self._history(plan, row)
             for i in row.sampled:

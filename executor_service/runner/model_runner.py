@@ -17,28 +17,29 @@ from torch import Tensor
 from common.plan import TOKEN_TYPECODE, ErrorCode, StepPlan, StepResult, StepTimings
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.llama import LlamaModel
-from executor_service.runner.batch import InputBatch, build_batch, sample_rows
+from executor_service.runner.batch import build_batch
 from executor_service.runner.penalties import adjusts
 from executor_service.runner.prompt_logprobs import prompt_logprobs
 from executor_service.runner.sampler import Sampled, SampleTask, sample
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_answers import StepAnswers
+from executor_service.runner.step_chunks import StepChunks, sample_rows, step_chunks
 from executor_service.runner.validate import CheckedPlan, LastSamples, PlanChecker
 
 _NO_TOKENS = array(TOKEN_TYPECODE)
 
 
 class ForwardOutputs(NamedTuple):
-    """On the device, valid until the next forward pass."""
+    """On the device, valid until the next forward pass. Rows beyond those named mean nothing."""
 
     hidden: Tensor
-    """[num_tokens, hidden] normed"""
+    """[num_tokens or more, hidden] normed"""
     logits: Tensor | None
-    """[num_rows, vocab_size] float32; None if none were asked for"""
+    """[num_rows or more, vocab_size] float32; None if none were asked for"""
 
 
-Forward = Callable[[InputBatch, Sequence[int]], ForwardOutputs]
-"""Writes a batch's K and V; computes the logits of the named rows of it."""
+Forward = Callable[[StepChunks, Sequence[int]], ForwardOutputs]
+"""Writes a step's K and V; computes the logits of the named rows of it."""
 Draw = Callable[[Tensor, Sequence[SampleTask]], list[Sampled | ErrorCode]]
 """As `sampler.sample`, for logits where the device has them."""
 
@@ -70,30 +71,27 @@ class ModelRunner:
         """The stream ended: no later plan may name a sample of this one."""
         self._last = LastSamples()
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one plan. Faults of single sequences are in the result, never raised."""
         began = time.perf_counter_ns()
         checked = self._checker.check(plan, self._last)
-        self.pool.copy(
-            [plan.copy_sources[i] for i in checked.copies],
-            [plan.copy_destinations[i] for i in checked.copies],
-        )
-        step = StepAnswers(plan, checked)
+        if checked.copies:
+            self._copy_blocks(plan, checked.copies)
+        answers = StepAnswers(plan, checked)
         if not checked.chunks:
-            self._last = step.outcome()
-            return step.result(StepTimings(prepare_ns=time.perf_counter_ns() - began))
-        batch = build_batch(plan, checked, self._last.tokens, self.spec.block_size)
-        tasks, rows = self._sample_tasks(plan, checked, batch)
+            self._last = answers.outcome()
+            return answers.result(StepTimings(prepare_ns=time.perf_counter_ns() - began))
+        step = step_chunks(plan, checked, self._last.tokens)
+        tasks, rows = self._sample_tasks(plan, checked, step)
         prepared = time.perf_counter_ns()
-        hidden, logits = self._forward(batch, rows)
-        step.prompt_logprobs = prompt_logprobs(plan, batch, hidden, self._model.logits)
+        hidden, logits = self._forward(step, rows)
+        answers.prompt_logprobs = prompt_logprobs(plan, step, hidden, self._model.logits)
         forwarded = time.perf_counter_ns()
         if logits is not None:
-            answers = self._draw(logits, [task for _, task in tasks])
-            step.put((i, answer) for (i, _), answer in zip(tasks, answers, strict=True))
-        self._last = step.outcome()
-        return step.result(
+            drawn = self._draw(logits, [task for _, task in tasks])
+            answers.put((i, answer) for (i, _), answer in zip(tasks, drawn, strict=True))
+        self._last = answers.outcome()
+        return answers.result(
             StepTimings(
                 prepare_ns=prepared - began,
                 forward_ns=forwarded - prepared,
@@ -101,18 +99,25 @@ class ModelRunner:
             )
         )
 
-    def _run_model(self, batch: InputBatch) -> Tensor:
+    @torch.inference_mode()
+    def _copy_blocks(self, plan: StepPlan, copies: Sequence[int]) -> None:
+        self.pool.copy(
+            [plan.copy_sources[i] for i in copies], [plan.copy_destinations[i] for i in copies]
+        )
+
+    def _run_model(self, step: StepChunks) -> Tensor:
+        batch = build_batch(step, self.spec.block_size)
         return self._model.forward(
             batch.token_ids, batch.positions, batch.layout, self.pool.storage
         )
 
     def _sample_tasks(
-        self, plan: StepPlan, checked: CheckedPlan, batch: InputBatch
+        self, plan: StepPlan, checked: CheckedPlan, step: StepChunks
     ) -> tuple[list[tuple[int, SampleTask]], list[int]]:
-        """Tasks with their index in `plan.sampled`, and the batch's rows that need logits."""
+        """Tasks with their index in `plan.sampled`, and the step's rows that need logits."""
         tasks: list[tuple[int, SampleTask]] = []
         rows: list[int] = []
-        for row in sample_rows(plan, checked.errors, batch):
+        for row in sample_rows(plan, checked.errors, step):
             for i in row.sampled:
                 spec = plan.sampled[i]
                 position = plan.starts[row.chunk] + plan.lengths[row.chunk]
@@ -132,12 +137,13 @@ class ModelRunner:
 
 
 def with_logits(
-    hidden_of: Callable[[InputBatch], Tensor], logits_of: Callable[[Tensor], Tensor]
+    hidden_of: Callable[[StepChunks], Tensor], logits_of: Callable[[Tensor], Tensor]
 ) -> Forward:
     """A forward pass whose logits are computed after it."""
 
-    def forward(batch: InputBatch, rows: Sequence[int]) -> ForwardOutputs:
-        hidden = hidden_of(batch)
+    @torch.inference_mode()
+    def forward(step: StepChunks, rows: Sequence[int]) -> ForwardOutputs:
+        hidden = hidden_of(step)
         return ForwardOutputs(hidden, logits_of(hidden[list(rows)]) if rows else None)
 
     return forward

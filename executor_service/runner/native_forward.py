@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
-import torch
-
+from common.plan import TOKEN_TYPECODE
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.kv import NativeKV
 from executor_service.kernels.native.step import (
@@ -23,9 +22,9 @@ from executor_service.kernels.native.weights import NativeWeight
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.layers import Linear
 from executor_service.models.llama import Layer, LlamaModel
-from executor_service.runner.batch import InputBatch
 from executor_service.runner.model_runner import ForwardOutputs
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_chunks import StepChunks
 from executor_service.runner.team_size import TeamSize
 
 
@@ -46,20 +45,18 @@ class NativeForward:
         self.step = WholeStep(backend.library, _parts(model), kv, limits, spec.vocab_size)
         self._team = TeamSize(backend.num_threads)
 
-    def forward(self, batch: InputBatch, rows: Sequence[int]) -> ForwardOutputs:
-        layout = batch.layout
+    def forward(self, step: StepChunks, rows: Sequence[int]) -> ForwardOutputs:
+        columns, num_tokens = step.columns, len(step.token_ids)
         inputs = StepInput(
-            token_ids=batch.token_ids,
-            positions=batch.positions,
-            slots=layout.slot_mapping,
-            starts=layout.starts,
-            lengths=layout.lengths,
-            block_tables=layout.block_tables,
+            starts=columns.starts,
+            lengths=columns.lengths,
+            num_blocks=array(TOKEN_TYPECODE, columns.num_blocks),
+            blocks=columns.blocks,
+            token_ids=step.token_ids,
         )
-        num_threads = self._team.of(len(batch.token_ids))
-        wanted = torch.from_numpy(np.array(rows, np.int32))
-        hidden, logits = self.step.run(inputs, wanted, num_threads)
-        self._team.ended(len(batch.token_ids), time.perf_counter_ns())
+        wanted = array(TOKEN_TYPECODE, rows)
+        hidden, logits = self.step.run(inputs, wanted, self._team.of(num_tokens))
+        self._team.ended(num_tokens, time.perf_counter_ns())
         return ForwardOutputs(hidden, logits if rows else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,18 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from common.plan import ErrorCode, SequenceSpec
-from executor_service.kernels.native.sampling import DRAW, DRAWN, NO_CANDIDATE, TokenDraws
+from common.plan import TOKEN_TYPECODE, ErrorCode, SequenceSpec
+from executor_service.kernels.native.sampling import (
+    DRAW,
+    DRAWN,
+    NO_CANDIDATE,
+    TokenDraws,
+    column,
+)
 from executor_service.runner.logprobs import token_logprobs
 from executor_service.runner.sampler import Sampled, SampleTask
 
+_ROW, _POSITION, _TOKEN, _STATUS = map(column, ("row", "position", "token", "status"))
 _MAX_INT32 = 2**31 - 1
 _SEED_MASK = 2**64 - 1
 
@@ -29,24 +37,25 @@ class NativeSampler:
     def __call__(self, logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorCode]:
         """One answer per task. logits: [num_rows, vocab_size] float32; not changed."""
         kept: list[npt.NDArray[Any]] = []
-        draws = self._rows(tasks)
-        for draw, task in zip(draws, tasks, strict=True):
+        draws = self._draws_of(tasks)
+        for i, task in enumerate(tasks):
             if task.history:
-                _adjust(draw, task, kept)
+                _adjust(np.frombuffer(draws, DRAW)[i], task, kept)
         self._draws.run(logits, draws)
-        found = zip(tasks, draws["token"].tolist(), draws["status"].tolist(), strict=True)
+        found = zip(tasks, draws[_TOKEN], draws[_STATUS], strict=True)
         return [_answer(logits, task, token, status) for task, token, status in found]
 
-    def _rows(self, tasks: Sequence[SampleTask]) -> npt.NDArray[Any]:
-        """One row of DRAW per task, as if no logits were adjusted."""
+    def _draws_of(self, tasks: Sequence[SampleTask]) -> array[int]:
+        """One of DRAW per task, as if no logits were adjusted."""
         before, self._drafts = self._drafts, {}
-        for spec in (task.spec for task in tasks):
-            key = id(spec)
-            self._drafts[key] = before[key] if key in before else (spec, _draft(spec))
-        rows = bytearray().join(self._drafts[id(task.spec)][1] for task in tasks)
-        draws = np.frombuffer(rows, DRAW)
-        draws["row"] = [task.row for task in tasks]
-        draws["position"] = [task.position for task in tasks]
+        draws = array(TOKEN_TYPECODE)
+        for task in tasks:
+            key = id(task.spec)
+            draft = before[key] if key in before else (task.spec, _draft(task.spec))
+            self._drafts[key] = draft
+            draws.frombytes(draft[1])
+        draws[_ROW] = array(TOKEN_TYPECODE, [task.row for task in tasks])
+        draws[_POSITION] = array(TOKEN_TYPECODE, [task.position for task in tasks])
         return draws
 
 
@@ -60,7 +69,7 @@ def _answer(logits: Tensor, task: SampleTask, token: int, status: int) -> Sample
 
 
 def _draft(spec: SequenceSpec) -> bytes:
-    """What of a row of DRAW stays the same from step to step."""
+    """What of a DRAW stays the same from step to step."""
     params = spec.params
     row = np.zeros((), DRAW)
     row["seed"] = params.seed & _SEED_MASK
@@ -76,15 +85,14 @@ def _draft(spec: SequenceSpec) -> bytes:
     return row.tobytes()
 
 
-def _adjust(draw: npt.NDArray[Any], task: SampleTask, kept: list[npt.NDArray[Any]]) -> None:
-    """Adds what adjusts logits; arrays that the row points to are added to `kept`."""
+def _adjust(draw: Any, task: SampleTask, kept: list[npt.NDArray[Any]]) -> None:
+    """Adds what adjusts logits to a DRAW; arrays that it points to are added to `kept`."""
 
     def address(values: Sequence[Any], dtype: npt.DTypeLike) -> int:
         if not values:
             return 0
-        array = np.array(values, dtype)
-        kept.append(array)
-        return array.ctypes.data
+        kept.append(np.array(values, dtype))
+        return kept[-1].ctypes.data
 
     params, history = task.spec.params, task.history
     banned = params.stop_token_ids if task.num_outputs < params.min_tokens else ()

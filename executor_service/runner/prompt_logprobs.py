@@ -7,28 +7,28 @@ from collections.abc import Callable
 from torch import Tensor
 
 from common.plan import PromptLogprobs, StepPlan, TokenLogprobs
-from executor_service.runner.batch import InputBatch
 from executor_service.runner.logprobs import token_logprobs
+from executor_service.runner.step_chunks import StepChunks
 
 _ROWS_AT_ONCE = 32
 """Bounds the logits in memory: 32 x 150,000 x 4 bytes is 19 MB."""
 
 
 def prompt_logprobs(
-    plan: StepPlan, batch: InputBatch, hidden: Tensor, logits_of: Callable[[Tensor], Tensor]
+    plan: StepPlan, step: StepChunks, hidden: Tensor, logits_of: Callable[[Tensor], Tensor]
 ) -> tuple[PromptLogprobs, ...]:
     """Position p + 1 is judged by the row of position p, so position 0 has no entry.
 
-    hidden: [num_tokens, hidden_size] of the batch.
+    hidden: [num_tokens, hidden_size] of the step.
     """
     found = []
-    for row, chunk in enumerate(batch.chunks):
+    for row, chunk in enumerate(step.chunks):
         spec, start = plan.sequences[chunk], plan.starts[chunk]
         wanted = spec.params.num_prompt_logprobs
         count = min(plan.lengths[chunk], spec.num_prompt_tokens - 1 - start)
         if wanted is None or count < 1:
             continue
-        first = batch.first_rows[row]
+        first = step.first_rows[row]
         tokens = plan.token_buffers[chunk][start + 1 : start + 1 + count]
         entries = _entries(hidden[first : first + count], tokens.tolist(), wanted, logits_of)
         found.append(

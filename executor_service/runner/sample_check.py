@@ -39,8 +39,9 @@ class SampleChecker:
     def _check_histories(self, plan: StepPlan, found: Findings) -> None:
         for i, first, count in sample_ranges(plan):
             readers = [s for s in plan.sampled[first : first + count] if reads_history(s.params)]
-            history = plan.token_buffers[i][: plan.token_lengths[i]] if readers else ()
-            if not all_below(history, self._vocab_size):
+            if readers and not all_below(
+                plan.token_buffers[i][: plan.token_lengths[i]], self._vocab_size
+            ):
                 for spec in readers:
                     found.add(spec.sequence_id, f"a token id is not below {self._vocab_size}")
 

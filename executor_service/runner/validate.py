@@ -73,7 +73,8 @@ class PlanChecker:
     def _are_sound(self, plan: StepPlan, columns: ChunkColumns, last: LastSamples) -> bool:
         """Whether `_check_chunks` would find nothing. Most plans are seen to be so at once; a block
         that stands twice in one table is worth a closer look."""
-        waiting = np.flatnonzero(columns.num_tokens < columns.lengths).tolist()
+        known = zip(columns.num_tokens, columns.lengths, strict=True)
+        waiting = [i for i, (count, length) in enumerate(known) if count < length]
         return (
             fits_executor(plan, columns, self._spec)
             and are_distinct([spec.sequence_id for spec in plan.sequences])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import add
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -10,15 +13,17 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from common.plan import TOKEN_TYPECODE
 from executor_service.kernels.backend import Backend, KVShape, StepLayout
 from executor_service.kernels.cpu import CpuBackend
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.checkpoint import Checkpoint, open_checkpoint
 from executor_service.models.llama import LlamaModel
-from executor_service.runner.batch import InputBatch
+from executor_service.runner.chunk_columns import ChunkColumns
 from executor_service.runner.native_forward import NativeForward
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_chunks import StepChunks
 from tests.support.native_library import native_library
 from tests.support.paged import make_layout
 
@@ -93,17 +98,39 @@ class NativePagedModel(PagedModel):
             buffer.fill_(float("nan"))
         self._native.step.workspace.fill_(0xFF)
         num_tokens = len(token_ids)
-        batch = InputBatch(
-            chunks=[],
-            token_ids=token_ids,
-            positions=positions,
-            layout=layout,
-            first_rows=[],
-        )
-        hidden, logits = self._native.forward(batch, range(num_tokens))
+        step = chunks_of(token_ids, layout)
+        hidden, logits = self._native.forward(step, range(num_tokens))
         assert logits is not None
+        hidden, logits = hidden[:num_tokens], logits[:num_tokens]
         assert torch.equal(self.model.logits(hidden), logits)
         return logits.clone()
+
+
+def chunks_of(token_ids: Tensor, layout: StepLayout) -> StepChunks:
+    """All tokens known. Plan indexes mean nothing."""
+
+    def ints(values: Iterable[int]) -> array[int]:
+        return array(TOKEN_TYPECODE, values)
+
+    starts, lengths = ints(layout.starts.tolist()), ints(layout.lengths.tolist())
+    ends = list(map(add, starts, lengths))
+    num_blocks = [-(-end // BLOCK_SIZE) for end in ends]
+    tables = zip(layout.block_tables.tolist(), num_blocks, strict=True)
+    columns = ChunkColumns(
+        starts=starts,
+        lengths=lengths,
+        ends=ends,
+        num_tokens=lengths.tolist(),
+        num_blocks=num_blocks,
+        tokens=ints(token_ids.tolist()),
+        blocks=ints(block for table, count in tables for block in table[:count]),
+    )
+    return StepChunks(
+        chunks=list(range(len(starts))),
+        columns=columns,
+        token_ids=columns.tokens,
+        first_rows=list(accumulate(lengths, initial=0)),
+    )
 
 
 class Load(Protocol):

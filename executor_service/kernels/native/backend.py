@@ -170,7 +170,6 @@ class NativeBackend:
                 starts=starts.data_ptr(),
                 lengths=lengths.data_ptr(),
                 block_tables=tables.data_ptr(),
-                slots=slots.data_ptr(),
             ),
             limits=Limits(
                 max_tokens=num_tokens,

@@ -16,7 +16,7 @@ from typing import Any
 import torch  # noqa: F401
 
 from executor_service.kernels.native import amx, build
-from executor_service.kernels.native.structs import KV, Batch, Limits, Model, Weight
+from executor_service.kernels.native.structs import KV, Batch, Chunks, Limits, Model, Weight
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oct_use_threads": (None, [c_int32]),
@@ -35,7 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [
             POINTER(Model),
             POINTER(KV),
-            POINTER(Batch),
+            POINTER(Chunks),
             POINTER(Limits),
             c_void_p,
             c_int32,

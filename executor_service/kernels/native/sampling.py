@@ -1,11 +1,10 @@
-"""Draws of a batch as one native call. The columns are those of `oct_draw` in src/sample.h."""
+"""Draws of a batch as one native call. The fields are those of `oct_draw` in src/sample.h."""
 
 from __future__ import annotations
 
-from typing import Any
+from array import array
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -37,7 +36,17 @@ DRAW = np.dtype(
     ],
     align=True,
 )
+WIDTH = DRAW.itemsize // 4
+"""Of a draw, in int32."""
 DRAWN, NOT_FINITE, NO_CANDIDATE = range(3)
+
+
+def column(name: str) -> slice:
+    """Where an int32 field is in the draws of a batch, as an array of int32."""
+    assert DRAW.fields is not None, "it has fields"
+    dtype, offset, *_ = DRAW.fields[name]
+    assert dtype == np.int32, name
+    return slice(offset // 4, None, WIDTH)
 
 
 class TokenDraws:
@@ -49,17 +58,19 @@ class TokenDraws:
         self._num_threads = num_threads
         num_bytes = self._call.oct_sample_workspace(vocab_size, num_threads)
         self._workspace = torch.zeros(num_bytes, dtype=torch.uint8)
+        self._workspace_at = self._workspace.data_ptr()
 
-    def run(self, logits: Tensor, draws: npt.NDArray[Any]) -> None:
-        """Fills in `token` and `status`. logits: [num_rows, vocab_size] float32, dense.
+    def run(self, logits: Tensor, draws: array[int]) -> None:
+        """Fills in `token` and `status`. logits: [num_rows, vocab_size] float32, dense; draws: of
+        DRAW, as int32.
 
         What the addresses in `draws` point to must live until this returns.
         """
         self._call.oct_sample(
             logits.data_ptr(),
             self._vocab_size,
-            draws.ctypes.data,
-            len(draws),
+            draws.buffer_info()[0],
+            len(draws) // WIDTH,
             self._num_threads,
-            self._workspace.data_ptr(),
+            self._workspace_at,
         )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from executor_service.kernels.native.kv import NativeKV
 from executor_service.kernels.native.library import Library
-from executor_service.kernels.native.structs import Batch, Layer, Limits, Model
+from executor_service.kernels.native.structs import Chunks, Layer, Limits, Model
 from executor_service.kernels.native.weights import NativeWeight
 
 _ALIGNMENT = 64
+_COLUMNS = Chunks._fields_[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +57,19 @@ class ModelParts:
     head: Projection
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepInput:
-    """Host tensors, dense. Chunks lie one after the other."""
+class StepInput(NamedTuple):
+    """int32 columns. Chunks lie one behind the other, as in struct oct_chunks."""
 
-    token_ids: Tensor
-    """[num_tokens] int64"""
-    positions: Tensor
-    """[num_tokens] int64"""
-    slots: Tensor
-    """[num_tokens] int64"""
-    starts: Tensor
-    """[num_chunks] int32"""
-    lengths: Tensor
-    """[num_chunks] int32"""
-    block_tables: Tensor
-    """[num_chunks, width] int32"""
+    starts: array[int]
+    """[num_chunks]"""
+    lengths: array[int]
+    """[num_chunks]"""
+    num_blocks: array[int]
+    """[num_chunks], that cover the chunk and what is before it"""
+    blocks: array[int]
+    """[sum of num_blocks]"""
+    token_ids: array[int]
+    """[sum of lengths]"""
 
 
 class WholeStep:
@@ -89,36 +89,34 @@ class WholeStep:
         # Pages that no step reaches are never touched, so they take no memory.
         self.hidden = torch.empty(limits.max_tokens, self._model.hidden)
         self.logits = torch.empty(limits.max_rows, vocab_size)
-
-    def run(self, step: StepInput, rows: Tensor, num_threads: int) -> tuple[Tensor, Tensor]:
-        """Normed hidden states [num_tokens, hidden]; logits [num_rows, vocab_size] of `rows`.
-
-        Writes K and V. rows: [num_rows] int32, of the step's tokens. num_threads: at most the
-        limits'; the bits are the same on any.
-        """
-        batch = Batch(
-            num_chunks=step.starts.shape[0],
-            num_tokens=step.token_ids.shape[0],
-            table_width=step.block_tables.shape[1],
-            starts=step.starts.data_ptr(),
-            lengths=step.lengths.data_ptr(),
-            block_tables=step.block_tables.data_ptr(),
-            slots=step.slots.data_ptr(),
-            token_ids=step.token_ids.data_ptr(),
-            positions=step.positions.data_ptr(),
-        )
-        self._call.oct_step(
-            self._model,
-            self._kv.struct,
-            batch,
-            self._limits[num_threads],
-            rows.data_ptr(),
-            rows.shape[0],
+        self._chunks = Chunks()
+        self._outputs = (
             -(-self.workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
             self.hidden.data_ptr(),
             self.logits.data_ptr(),
         )
-        return self.hidden[: batch.num_tokens], self.logits[: rows.shape[0]]
+
+    def run(self, step: StepInput, rows: array[int], num_threads: int) -> tuple[Tensor, Tensor]:
+        """Normed hidden states [max_tokens, hidden], logits [max_rows, vocab_size]; the first ones
+        are the step's and those of `rows`, others may be anything.
+
+        Writes K and V. rows: int32, of the step's tokens. num_threads: at most the limits'; the
+        bits are the same on any.
+        """
+        chunks = self._chunks
+        chunks.num_chunks, chunks.num_tokens = len(step.starts), len(step.token_ids)
+        for (name, _), column in zip(_COLUMNS, step, strict=True):
+            setattr(chunks, name, column.buffer_info()[0])
+        self._call.oct_step(
+            self._model,
+            self._kv.struct,
+            chunks,
+            self._limits[num_threads],
+            rows.buffer_info()[0],
+            len(rows),
+            *self._outputs,
+        )
+        return self.hidden, self.logits
 
 
 def _with_threads(limits: Limits, num_threads: int) -> Limits:

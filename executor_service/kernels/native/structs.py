@@ -36,9 +36,18 @@ class Batch(ctypes.Structure):
         ("starts", c_void_p),
         ("lengths", c_void_p),
         ("block_tables", c_void_p),
-        ("slots", c_void_p),
+    )
+
+
+class Chunks(ctypes.Structure):
+    _fields_ = (
+        ("num_chunks", c_int32),
+        ("num_tokens", c_int32),
+        ("starts", c_void_p),
+        ("lengths", c_void_p),
+        ("num_blocks", c_void_p),
+        ("blocks", c_void_p),
         ("token_ids", c_void_p),
-        ("positions", c_void_p),
     )
 
 

@@ -7,6 +7,7 @@ import torch
 from common.plan import SequenceId, StepPlan
 from executor_service.runner.batch import InputBatch, build_batch
 from executor_service.runner.chunk_columns import read_chunks
+from executor_service.runner.step_chunks import step_chunks
 from executor_service.runner.validate import CheckedPlan
 from tests.support.plans import add_chunk, make_spec
 
@@ -25,7 +26,7 @@ def batch_of(
 ) -> InputBatch:
     columns = read_chunks(plan, chunks, 4)
     checked = CheckedPlan(chunks=chunks, columns=columns, copies=[], errors={})
-    return build_batch(plan, checked, pending or {}, 4)
+    return build_batch(step_chunks(plan, checked, pending or {}), 4)
 
 
 def test_columns_become_tensors_in_chunk_order() -> None:

@@ -65,9 +65,9 @@ def test_columns_hold_what_the_chunks_name() -> None:
     add_chunk(plan, make_spec(1, 20), range(100, 140), [4, 5, 6], start=16, length=20)
     add_chunk(plan, make_spec(2, 20), range(20), [7, 8], start=20, length=1)
     columns = read_chunks(plan, [0, 1], 16)
-    assert columns.num_tokens.tolist() == [20, 0]
+    assert columns.num_tokens == [20, 0]
     assert columns.tokens.tolist() == list(range(116, 136))
-    assert columns.num_blocks.tolist() == [3, 2]
+    assert columns.num_blocks == [3, 2]
     assert columns.blocks.tolist() == [4, 5, 6, 7, 8]
     assert read_chunks(plan, [1], 16).blocks.tolist() == [7, 8]
 

@@ -86,7 +86,18 @@ size_t oct_kv_record_bytes(const oct_kv *kv);
 /* ---- one step -------------------------------------------------------------------------------- */
 
 /* The tokens of all chunks, one after the other. Chunk i computes positions
- * [starts[i], starts[i] + lengths[i]). */
+ * [starts[i], starts[i] + lengths[i]), which its first num_blocks[i] blocks reach to. */
+typedef struct {
+    int32_t num_chunks;
+    int32_t num_tokens;
+    const int32_t *starts;     /* [num_chunks] */
+    const int32_t *lengths;    /* [num_chunks] */
+    const int32_t *num_blocks; /* [num_chunks] */
+    const int32_t *blocks;     /* of all chunks, one after the other */
+    const int32_t *token_ids;  /* [num_tokens] */
+} oct_chunks;
+
+/* The same for attention alone. */
 typedef struct {
     int32_t num_chunks;
     int32_t num_tokens;
@@ -94,9 +105,6 @@ typedef struct {
     const int32_t *starts;       /* [num_chunks] */
     const int32_t *lengths;      /* [num_chunks] */
     const int32_t *block_tables; /* [num_chunks, table_width] */
-    const int64_t *slots;        /* [num_tokens] block_id * block_size + offset */
-    const int64_t *token_ids;    /* [num_tokens] */
-    const int64_t *positions;    /* [num_tokens] */
 } oct_batch;
 
 /* The largest step, and the threads that share it. */
@@ -141,8 +149,8 @@ typedef struct {
 size_t oct_step_workspace(const oct_model *model, const oct_kv *kv, const oct_limits *limits);
 
 /* Runs the model: writes K and V, then normed hidden states [num_tokens, hidden] and logits
- * [num_rows, vocab] of the batch's tokens in `rows`. */
-void oct_step(const oct_model *model, const oct_kv *kv, const oct_batch *batch,
+ * [num_rows, vocab] of the chunks' tokens in `rows`. */
+void oct_step(const oct_model *model, const oct_kv *kv, const oct_chunks *chunks,
               const oct_limits *limits, const int32_t *rows, int32_t num_rows, void *workspace,
               float *hidden, float *logits);
 

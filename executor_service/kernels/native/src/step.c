@@ -13,12 +13,16 @@
 typedef struct {
     const oct_model *model;
     const oct_kv *kv;
-    const oct_batch *batch;
+    const oct_chunks *chunks;
     const int32_t *rows;
     int32_t num_rows;
     float *hidden;
     float *logits;
+    oct_batch batch;
     attention_plan attention;
+    int32_t *block_tables; /* [max_chunks, the blocks of max_context] */
+    int32_t *positions;    /* [max_tokens] */
+    int64_t *slots;        /* [max_tokens] block_id * block_size + offset */
     int32_t *counters; /* [num_layers, 2], of attention's tasks */
     void *prepared;    /* what oct_prepare_rows makes for the linear that comes next */
     float *residual;   /* [max_tokens, hidden] */
@@ -84,6 +88,10 @@ static void *lay_out(step *s, arena *from, const oct_model *model, const oct_kv 
     const size_t hidden = (size_t)model->hidden, intermediate = (size_t)model->intermediate;
     const size_t heads = (size_t)model->num_heads, kv_heads = (size_t)model->num_kv_heads;
     const size_t head_dim = (size_t)model->head_dim;
+    const size_t blocks = (size_t)((limits->max_context + kv->block_size - 1) / kv->block_size);
+    s->block_tables = take(from, (size_t)limits->max_chunks * blocks * sizeof(int32_t));
+    s->positions = take(from, (size_t)limits->max_tokens * sizeof(int32_t));
+    s->slots = take(from, (size_t)limits->max_tokens * sizeof(int64_t));
     s->counters = take(from, (size_t)model->num_layers * 2 * sizeof(int32_t));
     s->prepared = take(from, prepared_bytes(model, limits));
     s->residual = take(from, tokens * hidden);
@@ -105,6 +113,38 @@ size_t oct_step_workspace(const oct_model *model, const oct_kv *kv, const oct_li
     return none.used;
 }
 
+/* ---- chunks ---------------------------------------------------------------------------------- */
+
+static int32_t widest_table(const oct_chunks *chunks)
+{
+    int32_t width = 0;
+    for (int32_t i = 0; i < chunks->num_chunks; i++)
+        width = chunks->num_blocks[i] > width ? chunks->num_blocks[i] : width;
+    return width;
+}
+
+/* Where each token is, and where its K and V belong. */
+static void place_tokens(step *s, int32_t block_size)
+{
+    const oct_chunks *chunks = s->chunks;
+    const int32_t width = widest_table(chunks);
+    const int32_t *blocks = chunks->blocks;
+    for (int32_t i = 0, token = 0; i < chunks->num_chunks; i++) {
+        memcpy(s->block_tables + (size_t)i * (size_t)width, blocks,
+               (size_t)chunks->num_blocks[i] * sizeof *blocks);
+        for (int32_t j = 0; j < chunks->lengths[i]; j++, token++) {
+            const int32_t position = chunks->starts[i] + j;
+            s->positions[token] = position;
+            s->slots[token] =
+                (int64_t)blocks[position / block_size] * block_size + position % block_size;
+        }
+        blocks += chunks->num_blocks[i];
+    }
+    s->batch = (oct_batch){.num_chunks = chunks->num_chunks, .num_tokens = chunks->num_tokens,
+                           .table_width = width, .starts = chunks->starts,
+                           .lengths = chunks->lengths, .block_tables = s->block_tables};
+}
+
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 static void embed(const step *s, range tokens)
@@ -113,7 +153,7 @@ static void embed(const step *s, range tokens)
     const int64_t hidden = model->hidden;
     for (int64_t i = tokens.first; i < tokens.end; i++) {
         float *row = s->residual + i * hidden;
-        int64_t token_id = s->batch->token_ids[i];
+        int64_t token_id = s->chunks->token_ids[i];
         if (model->embedding)
             memcpy(row, model->embedding + token_id * hidden, (size_t)hidden * sizeof(float));
         else
@@ -146,7 +186,7 @@ static void rotate_and_put(const step *s, int32_t index, range tokens)
     const int32_t kv_heads = model->num_kv_heads;
     for (int64_t i = tokens.first; i < tokens.end; i++) {
         float *row = s->qkv + i * (heads + 2 * kv_heads) * head_dim;
-        const int64_t angles = s->batch->positions[i] * (head_dim / 2);
+        const int64_t angles = (int64_t)s->positions[i] * (head_dim / 2);
         for (int32_t head = 0; head < heads + kv_heads; head++) {
             float *x = row + (int64_t)head * head_dim;
             if (layer->q_norm)
@@ -155,7 +195,7 @@ static void rotate_and_put(const step *s, int32_t index, range tokens)
             oct_head_rotary(x, model->cos + angles, model->sin + angles, head_dim);
         }
         const float *k = row + (int64_t)heads * head_dim;
-        oct_kv_put(s->kv, index, s->batch->slots[i], k, k + (int64_t)kv_heads * head_dim);
+        oct_kv_put(s->kv, index, s->slots[i], k, k + (int64_t)kv_heads * head_dim);
     }
 }
 
@@ -190,7 +230,7 @@ static void run_layer(const step *s, int32_t index, range tokens, int32_t thread
                       int32_t num_threads)
 {
     const oct_layer *layer = s->model->layers + index;
-    const int32_t num_tokens = s->batch->num_tokens;
+    const int32_t num_tokens = s->chunks->num_tokens;
     const int64_t row = (s->model->num_heads + 2 * s->model->num_kv_heads) * s->model->head_dim;
     if (index == 0)
         first_norm(s, layer->attention_norm, tokens);
@@ -210,7 +250,7 @@ static void run_layer(const step *s, int32_t index, range tokens, int32_t thread
 
 static void run(const step *s, int32_t thread, int32_t num_threads)
 {
-    const range tokens = share(s->batch->num_tokens, thread, num_threads);
+    const range tokens = share(s->chunks->num_tokens, thread, num_threads);
     embed(s, tokens);
     for (int32_t i = 0; i < s->model->num_layers; i++)
         run_layer(s, i, tokens, thread, num_threads);
@@ -222,15 +262,16 @@ static void run(const step *s, int32_t thread, int32_t num_threads)
     project(s, &s->model->head, s->head_rows, s->num_rows, s->logits, thread, num_threads);
 }
 
-void oct_step(const oct_model *model, const oct_kv *kv, const oct_batch *batch,
+void oct_step(const oct_model *model, const oct_kv *kv, const oct_chunks *chunks,
               const oct_limits *limits, const int32_t *rows, int32_t num_rows, void *workspace,
               float *hidden, float *logits)
 {
-    step s = {.model = model, .kv = kv, .batch = batch, .rows = rows, .num_rows = num_rows,
+    step s = {.model = model, .kv = kv, .chunks = chunks, .rows = rows, .num_rows = num_rows,
               .hidden = hidden, .logits = logits};
     arena memory = {workspace, 0};
     void *attention = lay_out(&s, &memory, model, kv, limits);
-    attention_begin(&s.attention, kv, batch, limits, model->num_heads, model->scale, attention);
+    place_tokens(&s, kv->block_size);
+    attention_begin(&s.attention, kv, &s.batch, limits, model->num_heads, model->scale, attention);
     memset(s.counters, 0, (size_t)model->num_layers * 2 * sizeof(int32_t));
 #pragma omp parallel num_threads(limits->num_threads)
     run(&s, omp_get_thread_num(), omp_get_num_threads());
