@@ -8,38 +8,32 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from common.errors import ResyncError
 from common.plan import TOKEN_TYPECODE
 
-INT32 = np.dtype("<i4")
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-
-_EMPTY = np.empty(0, INT32)
+_FEW = 256
+"""Values that plain Python looks at as fast as numpy; numpy's code is seldom in the caches."""
 
 if sys.byteorder != "little":  # array.tobytes is the wire format only on little-endian machines
     raise ImportError("the step codec runs on little-endian machines alone")
 
 
-def view(column: array[int]) -> Int32s:
-    """The column as numpy, without a copy. Short-lived: an array cannot grow while viewed."""
-    return np.frombuffer(column, INT32)
+def pack(values: Iterable[int]) -> bytes:
+    return array(TOKEN_TYPECODE, values).tobytes()
 
 
 def pack_u64(values: Iterable[int]) -> bytes:
     return np.fromiter(values, "<u8").tobytes()
 
 
-def unpack(data: bytes, name: str) -> Int32s:
+def unpack(data: bytes, name: str) -> array[int]:
     """Reads a u32 column whose values have to be below 2^31."""
-    if not data:
-        return _EMPTY
     if len(data) % 4:
         raise ResyncError(f"column {name} has {len(data)} bytes")
-    values = np.frombuffer(data, INT32)
-    if np.minimum.reduce(values) < 0:
+    values = array(TOKEN_TYPECODE)
+    values.frombytes(data)
+    if values and (min(values) if len(values) <= _FEW else np.array(values).min()) < 0:
         raise ResyncError(f"column {name} holds a value of 2^31 or more")
     return values
 
@@ -50,11 +44,6 @@ def unpack_u64(data: bytes, name: str) -> list[int]:
 
 def unpack_f32(data: bytes, name: str) -> list[float]:
     return _unpack_any(data, "<f4", name)
-
-
-def to_array(values: Int32s | Int64s) -> array[int]:
-    """A numpy integer column as an array of TOKEN_TYPECODE."""
-    return array(TOKEN_TYPECODE, values.astype(INT32, copy=False).tobytes())
 
 
 def _unpack_any(data: bytes, dtype: str, name: str) -> list[Any]:

@@ -8,11 +8,10 @@ earlier plans keep the old buffer. It is never resized, so it may be viewed by n
 from __future__ import annotations
 
 from array import array
-from typing import cast
+from collections.abc import Sequence
+from operator import add, lt
 
-import numpy as np
-
-from common.codec.columns import Int32s, Int64s, to_array, unpack, unpack_u64
+from common.codec.columns import unpack, unpack_u64
 from common.codec.spec import read_spec
 from common.errors import ResyncError
 from common.plan import TOKEN_TYPECODE, SequenceId, SequenceSpec, StepPlan
@@ -31,7 +30,6 @@ class PlanDecoder:
         self._num_messages = 0
         self._last_step_id: int | None = None
         self._specs: list[SequenceSpec | None] = [None] * max_rows
-        self._in_use = np.zeros(max_rows, np.bool_)
         self._row_of: dict[SequenceId, int] = {}
         self._histories = _Columns(max_rows)
         self._tables = _Columns(max_rows)
@@ -69,8 +67,8 @@ class PlanDecoder:
         plan.sequences = self._specs_of(rows, "rows")
         self._read_chunks(plan, body)
         self._grow(plan, body, rows)
-        plan.copy_sources = to_array(unpack(body.copy_sources, "copy_sources"))
-        plan.copy_destinations = to_array(unpack(body.copy_destinations, "copy_destinations"))
+        plan.copy_sources = unpack(body.copy_sources, "copy_sources")
+        plan.copy_destinations = unpack(body.copy_destinations, "copy_destinations")
         if len(plan.copy_sources) != len(plan.copy_destinations):
             raise ResyncError("copy columns differ in length")
         if body.masked_sequences:
@@ -78,13 +76,12 @@ class PlanDecoder:
             plan.masked = frozenset(map(SequenceId, masked))
         return plan
 
-    def _release(self, rows: Int32s) -> list[SequenceId]:
+    def _release(self, rows: Sequence[int]) -> list[SequenceId]:
         released = []
-        for row, spec in zip(rows.tolist(), self._specs_of(rows, "released"), strict=True):
-            if not self._in_use[row]:
+        for row, spec in zip(rows, self._specs_of(rows, "released"), strict=True):
+            if self._specs[row] is None:
                 raise ResyncError(f"row {row} is released twice")
             self._specs[row] = None
-            self._in_use[row] = False
             del self._row_of[spec.sequence_id]
             self._histories.clear(row)
             self._tables.clear(row)
@@ -99,18 +96,17 @@ class PlanDecoder:
                 raise ResyncError(f"sequence {new.sequence_id} has a row already")
             spec = read_spec(new)
             self._specs[new.row] = spec
-            self._in_use[new.row] = True
             self._row_of[spec.sequence_id] = new.row
 
-    def _specs_of(self, rows: Int32s, name: str) -> list[SequenceSpec]:
-        if not rows.size:
+    def _specs_of(self, rows: Sequence[int], name: str) -> list[SequenceSpec]:
+        if not rows:
             return []
-        if np.maximum.reduce(rows) >= self._max_rows:
+        if max(rows) >= self._max_rows:
             raise ResyncError(f"column {name} names a row beyond {self._max_rows}")
-        if np.count_nonzero(self._in_use[rows]) != len(rows):
+        specs = [spec for spec in map(self._specs.__getitem__, rows) if spec is not None]
+        if len(specs) != len(rows):
             raise ResyncError(f"column {name} names a row that is not in use")
-        specs = list(map(self._specs.__getitem__, rows.tolist()))
-        return cast(list[SequenceSpec], specs)
+        return specs
 
     def _read_chunks(self, plan: StepPlan, body: executor_pb2.StepPlan) -> None:
         num_chunks, num_decodes = len(plan.sequences), body.num_decodes
@@ -124,26 +120,23 @@ class PlanDecoder:
                 f" {len(lengths)} lengths and {len(num_samples)} sample counts"
             )
         ones = array(TOKEN_TYPECODE, (1,)) * num_decodes
-        plan.starts = to_array(starts)
-        plan.lengths = ones + to_array(lengths)
-        plan.num_samples = ones + to_array(num_samples)
+        plan.starts = starts
+        plan.lengths = ones + lengths
+        plan.num_samples = ones + num_samples
         sampled = self._specs_of(unpack(body.sample_rows, "sample_rows"), "sample_rows")
-        if len(sampled) != int(num_samples.sum(dtype=np.int64)):
+        if len(sampled) != sum(num_samples):
             raise ResyncError("sample_rows does not fit num_samples")
         plan.sampled = plan.sequences[:num_decodes] + sampled
 
-    def _grow(self, plan: StepPlan, body: executor_pb2.StepPlan, rows: Int32s) -> None:
-        named = np.zeros(self._max_rows, np.bool_)
-        named[rows] = True
-        if np.count_nonzero(named) != len(rows):
+    def _grow(self, plan: StepPlan, body: executor_pb2.StepPlan, rows: Sequence[int]) -> None:
+        if len(set(rows)) != len(rows):
             raise ResyncError("a row has two chunks in one plan")
-        growth = np.zeros(len(rows), np.int64)
-        growth[: body.num_decodes] = 1
+        growth = [1] * body.num_decodes + [0] * (len(rows) - body.num_decodes)
         _spread(growth, body.token_growth_chunks, body.token_growth_counts, "token_growth")
         plan.token_buffers, plan.token_lengths = self._histories.grow(
             rows, growth, unpack(body.tokens, "tokens"), "tokens"
         )
-        growth[:] = 0
+        growth = [0] * len(rows)
         _spread(growth, body.block_growth_chunks, body.block_growth_counts, "block_growth")
         plan.table_buffers, plan.table_lengths = self._tables.grow(
             rows, growth, unpack(body.blocks, "blocks"), "blocks"
@@ -155,8 +148,8 @@ class _Columns:
 
     def __init__(self, max_rows: int) -> None:
         self._buffers = [array(TOKEN_TYPECODE) for _ in range(max_rows)]
-        self._lengths = np.zeros(max_rows, np.int64)
-        self._rooms = np.zeros(max_rows, np.int64)
+        self._lengths = [0] * max_rows
+        self._rooms = [0] * max_rows
 
     def clear(self, row: int) -> None:
         self._buffers[row] = array(TOKEN_TYPECODE)
@@ -164,27 +157,32 @@ class _Columns:
         self._rooms[row] = 0
 
     def grow(
-        self, rows: Int32s, growth: Int64s, values: Int32s, name: str
+        self, rows: Sequence[int], growth: list[int], values: array[int], name: str
     ) -> tuple[list[array[int]], array[int]]:
         """Appends growth[i] of the flat values to each row; returns buffers and new lengths."""
-        if len(values) != int(growth.sum()):
-            raise ResyncError(f"{len(values)} {name} with growth by {int(growth.sum())}")
-        before = self._lengths[rows]
-        if not values.size:
-            return self._buffers_of(rows), to_array(before)
-        after = before + growth
-        for chunk in np.flatnonzero(self._rooms[rows] < after).tolist():
-            self._make_room(int(rows[chunk]), int(before[chunk]), int(after[chunk]))
+        if len(values) != sum(growth):
+            raise ResyncError(f"{len(values)} {name} with growth by {sum(growth)}")
+        before = list(map(self._lengths.__getitem__, rows))
+        if not values:
+            return self._buffers_of(rows), array(TOKEN_TYPECODE, before)
+        after = list(map(add, before, growth))
+        if any(map(lt, map(self._rooms.__getitem__, rows), after)):
+            for row, length, needed in zip(rows, before, after, strict=True):
+                self._make_room(row, length, needed)
         buffers = self._buffers_of(rows)
-        self._lengths[rows] = after
+        for row, length in zip(rows, after, strict=True):
+            self._lengths[row] = length
         _append(buffers, before, growth, values)
-        return buffers, to_array(after)
+        return buffers, array(TOKEN_TYPECODE, after)
 
-    def _buffers_of(self, rows: Int32s) -> list[array[int]]:
-        return list(map(self._buffers.__getitem__, rows.tolist()))
+    def _buffers_of(self, rows: Sequence[int]) -> list[array[int]]:
+        return list(map(self._buffers.__getitem__, rows))
 
     def _make_room(self, row: int, length: int, needed: int) -> None:
-        """Replaces the buffer by a copy of its first `length` entries with twice the room."""
+        """Replaces a buffer that is too short by a copy of its first `length` entries with twice
+        the room."""
+        if self._rooms[row] >= needed:
+            return
         room = max(2 * needed, _MIN_ROOM)
         buffer = self._buffers[row][:length]
         buffer.frombytes(bytes(buffer.itemsize * (room - length)))
@@ -192,26 +190,28 @@ class _Columns:
         self._rooms[row] = room
 
 
-def _append(buffers: list[array[int]], lengths: Int64s, growth: Int64s, values: Int32s) -> None:
+def _append(
+    buffers: list[array[int]], lengths: list[int], growth: list[int], values: array[int]
+) -> None:
     """Writes growth[i] of the flat values into buffers[i] from lengths[i] on."""
-    if len(values) == len(buffers) and growth.min() == 1:  # a plan of decodes
-        for buffer, place, value in zip(buffers, lengths.tolist(), values.tolist(), strict=True):
+    if growth.count(1) == len(growth):  # a plan of decodes
+        for buffer, place, value in zip(buffers, lengths, values, strict=True):
             buffer[place] = value
         return
-    flat = to_array(values)
     first = 0
-    for chunk in np.flatnonzero(growth).tolist():
-        count, place = int(growth[chunk]), int(lengths[chunk])
-        buffers[chunk][place : place + count] = flat[first : first + count]
-        first += count
+    for buffer, place, count in zip(buffers, lengths, growth, strict=True):
+        if count:
+            buffer[place : place + count] = values[first : first + count]
+            first += count
 
 
-def _spread(growth: Int64s, chunks_data: bytes, counts_data: bytes, name: str) -> None:
+def _spread(growth: list[int], chunks_data: bytes, counts_data: bytes, name: str) -> None:
     """Writes listed growth over the usual one."""
     if not chunks_data and not counts_data:
         return
     chunks, counts = unpack(chunks_data, f"{name}_chunks"), unpack(counts_data, f"{name}_counts")
-    rising = chunks.size < 2 or bool(np.all(chunks[1:] > chunks[:-1]))
-    if len(chunks) != len(counts) or not rising or chunks[-1] >= len(growth):
+    is_rising = all(map(lt, chunks, chunks[1:]))
+    if len(chunks) != len(counts) or not is_rising or chunks[-1] >= len(growth):
         raise ResyncError(f"columns of {name} do not fit the plan's chunks")
-    growth[chunks] = counts
+    for chunk, count in zip(chunks, counts, strict=True):
+        growth[chunk] = count

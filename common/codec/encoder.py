@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from operator import attrgetter, getitem
+from collections.abc import Sequence
+from operator import attrgetter, getitem, sub
 
-import numpy as np
-
-from common.codec.columns import INT32, Int64s, pack_u64, view
+from common.codec.columns import pack, pack_u64
 from common.codec.spec import write_spec
 from common.errors import InvariantError
 from common.plan import TOKEN_TYPECODE, SequenceId, SequenceSpec, StepPlan
@@ -28,8 +27,8 @@ class PlanEncoder:
         self._num_messages = 0
         self._row_of: dict[SequenceId, int] = {}
         self._free_rows = list(range(self._max_rows - 1, -1, -1))
-        self._num_tokens_sent = np.zeros(self._max_rows, np.int64)
-        self._num_blocks_sent = np.zeros(self._max_rows, np.int64)
+        self._num_tokens_sent = [0] * self._max_rows
+        self._num_blocks_sent = [0] * self._max_rows
 
     @property
     def num_rows(self) -> int:
@@ -46,13 +45,12 @@ class PlanEncoder:
         self._release(body, plan.released)
         rows = self._rows(body, plan.sequences)
         body.num_decodes = num_decodes
-        body.rows = rows.astype(INT32).tobytes()
+        body.rows = pack(rows)
         body.starts = plan.starts.tobytes()
         body.lengths = plan.lengths[num_decodes:].tobytes()
         body.num_samples = plan.num_samples[num_decodes:].tobytes()
         if len(plan.sampled) > num_decodes:
-            sampled = self._rows(body, plan.sampled[num_decodes:])
-            body.sample_rows = sampled.astype(INT32).tobytes()
+            body.sample_rows = pack(self._rows(body, plan.sampled[num_decodes:]))
         self._grow_tokens(body, plan, rows)
         self._grow_tables(body, plan, rows)
         body.copy_sources = plan.copy_sources.tobytes()
@@ -92,9 +90,9 @@ class PlanEncoder:
         # Ids without a row are those of sequences that this stream, being newer, never saw.
         rows = [self._row_of.pop(sequence) for sequence in released if sequence in self._row_of]
         self._free_rows.extend(rows)
-        body.released = array(TOKEN_TYPECODE, rows).tobytes()
+        body.released = pack(rows)
 
-    def _rows(self, body: executor_pb2.StepPlan, specs: list[SequenceSpec]) -> Int64s:
+    def _rows(self, body: executor_pb2.StepPlan, specs: list[SequenceSpec]) -> list[int]:
         try:
             return self._known_rows(specs)
         except KeyError:
@@ -103,9 +101,8 @@ class PlanEncoder:
                     self._open_row(body, spec)
             return self._known_rows(specs)
 
-    def _known_rows(self, specs: list[SequenceSpec]) -> Int64s:
-        rows = map(self._row_of.__getitem__, map(_sequence_id, specs))
-        return np.fromiter(rows, np.int64, len(specs))
+    def _known_rows(self, specs: list[SequenceSpec]) -> list[int]:
+        return list(map(self._row_of.__getitem__, map(_sequence_id, specs)))
 
     def _open_row(self, body: executor_pb2.StepPlan, spec: SequenceSpec) -> None:
         if not self._free_rows:
@@ -116,45 +113,43 @@ class PlanEncoder:
         self._num_blocks_sent[row] = 0
         write_spec(body.new_rows.add(), row, spec)
 
-    def _grow_tokens(self, body: executor_pb2.StepPlan, plan: StepPlan, rows: Int64s) -> None:
-        sent = self._num_tokens_sent[rows]
-        lengths = view(plan.token_lengths).astype(np.int64)
-        growth = lengths - sent
-        usual = np.zeros(len(rows), np.int64)
-        usual[: plan.num_decodes] = 1
-        (unusual,) = np.nonzero(growth != usual)
-        if unusual.size:
-            body.token_growth_chunks = unusual.astype(INT32).tobytes()
-            body.token_growth_counts = _counts(growth[unusual], "token history")
+    def _grow_tokens(self, body: executor_pb2.StepPlan, plan: StepPlan, rows: list[int]) -> None:
+        sent = list(map(self._num_tokens_sent.__getitem__, rows))
+        growth = list(map(sub, plan.token_lengths, sent))
+        usual = [1] * plan.num_decodes + [0] * (len(rows) - plan.num_decodes)
+        if growth != usual:
+            unusual = [chunk for chunk, count in enumerate(growth) if count != usual[chunk]]
+            body.token_growth_chunks = pack(unusual)
+            body.token_growth_counts = _counts(growth, unusual, "token history")
         body.tokens = _growth(plan.token_buffers, sent, growth)
-        self._num_tokens_sent[rows] = lengths
+        for row, length in zip(rows, plan.token_lengths, strict=True):
+            self._num_tokens_sent[row] = length
 
-    def _grow_tables(self, body: executor_pb2.StepPlan, plan: StepPlan, rows: Int64s) -> None:
-        sent = self._num_blocks_sent[rows]
-        lengths = view(plan.table_lengths).astype(np.int64)
-        growth = lengths - sent
-        (grown,) = np.nonzero(growth)
-        if grown.size:
-            body.block_growth_chunks = grown.astype(INT32).tobytes()
-            body.block_growth_counts = _counts(growth[grown], "block table")
-            buffers = [plan.table_buffers[chunk] for chunk in grown.tolist()]
-            body.blocks = _growth(buffers, sent[grown], growth[grown])
-            self._num_blocks_sent[rows] = lengths
+    def _grow_tables(self, body: executor_pb2.StepPlan, plan: StepPlan, rows: list[int]) -> None:
+        sent = list(map(self._num_blocks_sent.__getitem__, rows))
+        growth = list(map(sub, plan.table_lengths, sent))
+        if not any(growth):
+            return
+        grown = [chunk for chunk, count in enumerate(growth) if count]
+        body.block_growth_chunks = pack(grown)
+        body.block_growth_counts = _counts(growth, grown, "block table")
+        body.blocks = _growth(plan.table_buffers, sent, growth)
+        for row, length in zip(rows, plan.table_lengths, strict=True):
+            self._num_blocks_sent[row] = length
 
 
-def _counts(growth: Int64s, what: str) -> bytes:
-    if growth.min() < 0:
+def _counts(growth: Sequence[int], chunks: Sequence[int], what: str) -> bytes:
+    if min(growth) < 0:
         raise InvariantError(f"a {what} shrank since the last plan")
-    return growth.astype(INT32).tobytes()
+    return pack(growth[chunk] for chunk in chunks)
 
 
-def _growth(buffers: list[array[int]], firsts: Int64s, growth: Int64s) -> bytes:
+def _growth(buffers: list[array[int]], firsts: Sequence[int], growth: list[int]) -> bytes:
     """The growth[i] entries of each buffer from firsts[i] on, one buffer after the other."""
-    if growth.size and growth.min() == growth.max() == 1:  # a plan of decodes
-        entries = map(getitem, buffers, firsts.tolist())
-        return np.fromiter(entries, INT32, len(buffers)).tobytes()
+    if growth.count(1) == len(growth):  # a plan of decodes
+        return pack(map(getitem, buffers, firsts))
     flat = array(TOKEN_TYPECODE)
-    for chunk in np.flatnonzero(growth).tolist():
-        first = int(firsts[chunk])
-        flat.extend(buffers[chunk][first : first + int(growth[chunk])])
+    for buffer, first, count in zip(buffers, firsts, growth, strict=True):
+        if count:
+            flat += buffer[first : first + count]
     return flat.tobytes()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from common.codec.columns import to_array, unpack, unpack_f32
+from common.codec.columns import unpack, unpack_f32
 from common.errors import ResyncError
 from common.plan import (
     ErrorCode,
@@ -80,7 +80,7 @@ def decode_result(message: executor_pb2.StepResult) -> StepResult:
             raise ResyncError("logprob_counts does not fit tokens")
     return StepResult(
         step_id=message.step_id,
-        tokens=to_array(unpack(message.tokens, "tokens")),
+        tokens=unpack(message.tokens, "tokens"),
         errors=tuple(map(_read_error, message.errors)),
         logprobs=logprobs,
         prompt_logprobs=tuple(map(_read_prompt, message.prompt_logprobs)),
