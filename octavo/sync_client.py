@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator, Sequence
 from types import TracebackType
@@ -42,6 +43,7 @@ class SyncClient:
     ) -> None:
         self._channel = grpc.insecure_channel(target, options=client_options())
         self._stub: Any = InferenceStub(self._channel)
+        self._look: Any = self._channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
         self._metadata = call_metadata(api_key)
         self._retries = retries or RetryPolicy()
 
@@ -79,7 +81,7 @@ class SyncClient:
                 call.cancel()
             if pause_s is not None:
                 deadline.require(pause_s)
-                time.sleep(pause_s)
+                self._pause(pause_s)
                 continue
             yield from generation.ended()
 
@@ -119,7 +121,19 @@ class SyncClient:
                 )
             except grpc.RpcError as error:
                 pause_s = tries.failed(_octavo_error(error))
-            time.sleep(pause_s)
+            self._pause(pause_s)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleeps, and has the channel connect meanwhile.
+
+        A blocking channel reads its sockets while a call waits on it, and else every 5 s. Between
+        two tries none does, so that the connection to a server that is back would be noticed when
+        the time for it was over, again and again.
+        """
+        ends_at = time.monotonic() + seconds
+        with contextlib.suppress(grpc.RpcError):  # what it answers does not matter
+            self._look(b"", timeout=seconds, wait_for_ready=True)
+        time.sleep(max(0.0, ends_at - time.monotonic()))
 
 
 def _octavo_error(error: Any) -> OctavoError:
