@@ -166,12 +166,11 @@ class _Columns:
         if not values:
             return self._buffers_of(rows), array(TOKEN_TYPECODE, before)
         after = list(map(add, before, growth))
-        if any(map(lt, map(self._rooms.__getitem__, rows), after)):
-            for row, length, needed in zip(rows, before, after, strict=True):
+        for row, length, needed in zip(rows, before, after, strict=True):
+            if self._rooms[row] < needed:
                 self._make_room(row, length, needed)
+            self._lengths[row] = needed
         buffers = self._buffers_of(rows)
-        for row, length in zip(rows, after, strict=True):
-            self._lengths[row] = length
         _append(buffers, before, growth, values)
         return buffers, array(TOKEN_TYPECODE, after)
 
@@ -179,10 +178,7 @@ class _Columns:
         return list(map(self._buffers.__getitem__, rows))
 
     def _make_room(self, row: int, length: int, needed: int) -> None:
-        """Replaces a buffer that is too short by a copy of its first `length` entries with twice
-        the room."""
-        if self._rooms[row] >= needed:
-            return
+        """Replaces the buffer by a copy of its first `length` entries with twice the room."""
         room = max(2 * needed, _MIN_ROOM)
         buffer = self._buffers[row][:length]
         buffer.frombytes(bytes(buffer.itemsize * (room - length)))

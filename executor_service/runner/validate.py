@@ -73,21 +73,12 @@ class PlanChecker:
     def _are_sound(self, plan: StepPlan, columns: ChunkColumns, last: LastSamples) -> bool:
         """Whether `_check_chunks` would find nothing. Most plans are seen to be so at once; a block
         that stands twice in one table is worth a closer look."""
-        known = zip(columns.num_tokens, columns.lengths, strict=True)
-        waiting = [i for i, (count, length) in enumerate(known) if count < length]
         return (
             fits_executor(plan, columns, self._spec)
             and are_distinct([spec.sequence_id for spec in plan.sequences])
-            and all(self._is_sampled(plan, i, last) for i in waiting)
+            and not any(self._input_problem(plan, i, last) for i in range(plan.num_chunks))
             and only_writers_read(columns, self._spec.block_size, self._is_written)
         )
-
-    @staticmethod
-    def _is_sampled(plan: StepPlan, i: int, last: LastSamples) -> bool:
-        """Whether the one token that the chunk does not know was sampled in the step before."""
-        is_next = plan.lengths[i] == 1 and plan.token_lengths[i] == plan.starts[i]
-        sequence_id = plan.sequences[i].sequence_id
-        return is_next and sequence_id in last.tokens and sequence_id not in last.failed
 
     def _check_chunks(self, plan: StepPlan, last: LastSamples, found: Findings) -> None:
         num_tokens = 0
@@ -108,7 +99,9 @@ class PlanChecker:
             if problem is not None:
                 found.stop(spec.sequence_id, problem)
                 continue
-            self._check_input(plan, i, last, found)
+            missing = self._input_problem(plan, i, last)
+            if missing is not None:
+                found.stop(spec.sequence_id, *missing)
             self._check_writes(plan, i, writers, found)
         self._check_reads(plan, writers, found)
 
@@ -129,19 +122,22 @@ class PlanChecker:
             return f"a token id is not below {self._spec.vocab_size}"
         return None
 
-    def _check_input(self, plan: StepPlan, i: int, last: LastSamples, found: Findings) -> None:
+    @staticmethod
+    def _input_problem(plan: StepPlan, i: int, last: LastSamples) -> tuple[str, ErrorCode] | None:
         """Every position needs a known token, but for the one sampled in the step before."""
         start, length, known = plan.starts[i], plan.lengths[i], plan.token_lengths[i]
         if known >= start + length:
-            return
+            return None
         sequence_id = plan.sequences[i].sequence_id
         if length != 1 or known != start:
-            found.stop(sequence_id, f"{known} tokens do not cover [{start}, {start + length})")
-        elif sequence_id in last.failed:
-            code = last.failed[sequence_id]
-            found.stop(sequence_id, "its input failed in the step before", code)
-        elif sequence_id not in last.tokens:
-            found.stop(sequence_id, "it waits for a token that the step before did not sample")
+            message = f"{known} tokens do not cover [{start}, {start + length})"
+            return message, ErrorCode.INVALID_PLAN
+        if sequence_id in last.failed:
+            return "its input failed in the step before", last.failed[sequence_id]
+        if sequence_id not in last.tokens:
+            message = "it waits for a token that the step before did not sample"
+            return message, ErrorCode.INVALID_PLAN
+        return None
 
     def _check_writes(
         self, plan: StepPlan, i: int, writers: dict[int, SequenceId], found: Findings
