@@ -16,7 +16,8 @@ from common.errors import ConfigError
 from common.kv_size import GIB, MIB
 
 _RESERVE_BYTES = 256 * MIB
-"""For what no trial shows: the allocator's rounding, kernels that are compiled later, logprobs."""
+"""For what no trial shows: the allocator's rounding, kernels that are compiled later, logprobs of
+prompts, and 8 bytes for each distinct token of each history that a penalty reads."""
 
 
 class Memory(NamedTuple):

@@ -25,6 +25,7 @@ from executor_service.runner.model_runner import ModelRunner
 from executor_service.runner.native_forward import NativeForward
 from executor_service.runner.native_sampler import NativeSampler
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_limits import StepLimits
 from executor_service.runner.weight_choice import wants_blocks, weight_rules
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class CpuDevice:
         return available_memory()
 
     def pool_bytes(
-        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: Backend
+        self, config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: Backend
     ) -> int | None:
         return None
 

@@ -29,7 +29,8 @@ from executor_service.runner.cuda_graphs import (
 )
 from executor_service.runner.device_runner import DeviceRunner
 from executor_service.runner.spec import ExecutorSpec
-from executor_service.runner.trial_run import StepLimits, Trial
+from executor_service.runner.step_limits import StepLimits
+from executor_service.runner.trial_run import Trial
 
 log = logging.getLogger(__name__)
 
@@ -86,19 +87,13 @@ class CudaDevice:
         return self._meter.read().free
 
     def pool_bytes(
-        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: CudaBackend
+        self, config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: CudaBackend
     ) -> int | None:
-        limits = StepLimits(
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            block_size=config.block_size,
-        )
         trial = Trial(
             limits, model, backend, stream=self._stream, uploads=self._uploads, meter=self._meter
         )
         try:
-            needs = trial.measure(bucket_sizes(limits.num_rows), self._new_capture())
+            needs = trial.measure(bucket_sizes(limits.max_chunks), self._new_capture())
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 "the largest step does not fit beside the weights: lower --max-num-batched-tokens"
@@ -117,7 +112,7 @@ class CudaDevice:
         pool: KVPool,
         backend: CudaBackend,
     ) -> DeviceRunner:
-        sizes = bucket_sizes(min(spec.max_rows, spec.max_num_batched_tokens))
+        sizes = bucket_sizes(spec.max_chunks)
         graphs = DecodeGraphs(model, backend, pool.storage, sizes, self._new_capture())
         return DeviceRunner(
             spec,

@@ -48,9 +48,9 @@ class GraphBackend(Backend, Protocol):
     def decode_buffers(self, num_rows: int, kv: KVStorage) -> DecodeBuffers: ...
 
 
-def bucket_sizes(max_rows: int) -> list[int]:
-    """Batch sizes to capture: close together where steps are short, up to `max_rows` or 512."""
-    most = min(max_rows, _MAX_ROWS)
+def bucket_sizes(max_chunks: int) -> list[int]:
+    """Batch sizes to capture: close together where steps are short, up to `max_chunks` or 512."""
+    most = min(max_chunks, _MAX_ROWS)
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, _MAX_ROWS + 1, 32)]
     return [size for size in sizes if size < most] + [most]
 

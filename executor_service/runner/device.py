@@ -13,6 +13,7 @@ from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_limits import StepLimits
 
 B = TypeVar("B", bound=Backend)
 
@@ -53,7 +54,7 @@ class Device(Protocol[B]):
         ...
 
     def pool_bytes(
-        self, config: ExecutorConfig, model: LlamaModel, max_model_len: int, backend: B
+        self, config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: B
     ) -> int | None:
         """What the pool should take if no flag says so; None: by the sequences it is to hold.
 

@@ -26,12 +26,11 @@ from executor_service.models.weights import Progress
 from executor_service.runner.cpu_device import CpuDevice
 from executor_service.runner.device import B, Device, Runner
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_limits import StepLimits
 
 log = logging.getLogger(__name__)
 
 _WARM_UP_TOKENS = 64
-_ROWS_PER_SEQUENCE = 2
-"""A sequence that leaves and the one that takes its place may both hold a row for a step."""
 
 
 class LoadedWeights(NamedTuple):
@@ -71,13 +70,19 @@ def load_checkpoint(
     """Likewise, whatever `config.model` names."""
     torch.set_num_threads(compute_threads(config.threads))
     max_model_len = _max_model_len(config, device.max_positions(checkpoint.config))
+    limits = StepLimits(
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+    )
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
         model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
         element = kv_element_bytes(backend.kv_kind.value, checkpoint.config.head_dim)
         pool_bytes = config.kv_cache_memory_bytes
         if pool_bytes is None and config.num_blocks is None:
-            pool_bytes = device.pool_bytes(config, model, max_model_len, backend)
+            pool_bytes = device.pool_bytes(config, model, limits, backend)
         request = PoolRequest(
             num_blocks=config.num_blocks,
             kv_cache_memory_bytes=pool_bytes,
@@ -89,7 +94,7 @@ def load_checkpoint(
         pool = KVPool(backend, shape)
     weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
     kv = LoadedKV(backend.kv_kind.value, element, pool)
-    spec = _spec(config, checkpoint, max_model_len, weights, kv)
+    spec = _spec(config, checkpoint, limits, weights, kv)
     log.info(
         "model loaded",
         extra={
@@ -141,7 +146,7 @@ def _pool_shape(
 def _spec(
     config: ExecutorConfig,
     checkpoint: Checkpoint,
-    max_model_len: int,
+    limits: StepLimits,
     weights: LoadedWeights,
     kv: LoadedKV,
 ) -> ExecutorSpec:
@@ -149,11 +154,12 @@ def _spec(
     return ExecutorSpec(
         fingerprint=checkpoint.fingerprint,
         model_name=config.served_model_name or default_name(config.model),
-        block_size=config.block_size,
+        block_size=limits.block_size,
         num_blocks=kv.pool.shape.num_blocks,
-        max_rows=config.max_num_seqs * _ROWS_PER_SEQUENCE,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_rows=limits.max_rows,
+        max_chunks=limits.max_chunks,
+        max_model_len=limits.max_model_len,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
         vocab_size=model.vocab_size,
         kv_bytes_per_token=int(
             kv_bytes_per_token(

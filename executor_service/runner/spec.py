@@ -13,7 +13,9 @@ class ExecutorSpec:
     block_size: int
     num_blocks: int
     max_rows: int
-    """Sequences that one stream may have open, and that one step may hold."""
+    """Sequences that one stream may have open."""
+    max_chunks: int
+    """Of one step."""
     max_model_len: int
     max_num_batched_tokens: int
     vocab_size: int

@@ -1,15 +1,15 @@
 """Runs the largest steps that the flags allow, before there is a KV pool, to see what they take.
 
-The pool of the trial has a handful of blocks. Two steps bound all others: one of as many prompt
-tokens as a step may have, all rows of it sampled with every rule; and one of as many decodes as it
-may have, each at the model's full length, kernel by kernel. The tables of the second name one block
-again and again: what it reads means nothing, but that it reads takes what it takes.
+The pool of the trial has a handful of blocks. Two steps bound all others, each run kernel by kernel
+and with every rule of sampling. One has all that a step may hold: chunks, tokens and samples; all
+its chunks but as many as take the tokens are decodes at the model's full length. The other has one
+decode more and no prompt. The tables of decodes name one block again and again: what they read
+means nothing, but that they read takes what it takes.
 """
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
@@ -25,24 +25,17 @@ from executor_service.runner.batch import InputBatch
 from executor_service.runner.cuda_graphs import Capture, DecodeGraphs, GraphBackend
 from executor_service.runner.device_runner import DeviceRunner
 from executor_service.runner.spec import ExecutorSpec
+from executor_service.runner.step_limits import StepLimits
 
 _EVERY_RULE = SamplingParams(
-    temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1
+    temperature=0.7,
+    top_k=50,
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    frequency_penalty=0.1,
+    num_logprobs=0,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLimits:
-    """What bounds a step."""
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    max_model_len: int
-    block_size: int
-
-    @property
-    def num_rows(self) -> int:
-        return min(self.max_num_seqs, self.max_num_batched_tokens)
 
 
 class Trial:
@@ -73,11 +66,11 @@ class Trial:
         first = self._graph_bytes(pool, graph_sizes[-1], capture)
         each = self._graph_bytes(pool, graph_sizes[0], capture) if len(graph_sizes) > 1 else 0
         runner = self._runner(pool)
-        plans = largest_prompts(self._limits), longest_decodes(self._limits)
+        plans = fullest_step(self._limits), longest_decodes(self._limits)
         # The first run of each compiles kernels and takes workspaces, which stay.
         for plan in plans:
-            runner.execute(plan)
-        step = max(self._meter.peak_of(partial(runner.execute, plan)) for plan in plans)
+            _run(runner, plan)
+        step = max(self._meter.peak_of(partial(_run, runner, plan)) for plan in plans)
         return StepNeeds(step=step, graphs=first + (len(graph_sizes) - 1) * each)
 
     def _graph_bytes(self, pool: KVPool, size: int, capture: Capture) -> int:
@@ -109,7 +102,8 @@ class Trial:
             model_name="",
             block_size=limits.block_size,
             num_blocks=pool.shape.num_blocks,
-            max_rows=limits.num_rows + 1,
+            max_rows=limits.max_rows,
+            max_chunks=limits.max_chunks,
             max_model_len=limits.max_model_len,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             vocab_size=self._model.config.vocab_size,
@@ -134,36 +128,64 @@ class Trial:
         return self._model.forward(batch.token_ids, batch.positions, batch.layout, pool.storage)
 
 
-def largest_prompts(limits: StepLimits) -> StepPlan:
-    """All tokens that a step may have, over as many sequences as may sample."""
+def _run(runner: DeviceRunner, plan: StepPlan) -> None:
+    """All that the device does for it; what the host makes of the logprobs takes none of its
+    memory."""
+    step = runner.launch(plan)
+    assert not step.known.failed, "a trial's plan is sound"
+    step.done.wait()
+    runner.forget_samples()
+
+
+def fullest_step(limits: StepLimits) -> StepPlan:
+    """All chunks, tokens and samples that a step may have.
+
+    The tokens are in as few prompts as can take them; the forks are of the first chunk.
+    """
     plan = StepPlan(step_id=0)
-    rows = limits.num_rows
-    share, extra = divmod(limits.max_num_batched_tokens, rows)
-    first_block = 0
-    for row in range(rows):
-        length = min(share + (row < extra), limits.max_model_len)
+    lengths = _fullest_lengths(limits)
+    first_block = 1 + len(lengths)
+    for row, length in enumerate(lengths):
+        if length == 1:
+            _add_decode(plan, row, limits)
+            continue
         num_blocks = -(-length // limits.block_size)
         table = array(TOKEN_TYPECODE, range(first_block, first_block + num_blocks))
         _add(plan, row, start=0, length=length, table=table)
         first_block += num_blocks
+    forks = [_spec(row, plan.token_lengths[0]) for row in range(len(lengths), limits.max_samples)]
+    plan.sampled[1:1] = forks
+    plan.num_samples[0] += len(forks)
     return plan
 
 
 def longest_decodes(limits: StepLimits) -> StepPlan:
     """As many decodes as a step may have, each the last token that its sequence can have."""
     plan = StepPlan(step_id=0)
-    num_blocks = -(-limits.max_model_len // limits.block_size)
-    for row in range(limits.num_rows):
-        table = array(TOKEN_TYPECODE, [0] * (num_blocks - 1) + [1 + row])
-        _add(plan, row, start=limits.max_model_len - 1, length=1, table=table)
+    for row in range(limits.max_chunks):
+        _add_decode(plan, row, limits)
     return plan
+
+
+def _fullest_lengths(limits: StepLimits) -> list[int]:
+    """Of as many chunks as there may be, ascending."""
+    left = limits.max_num_batched_tokens
+    lengths = []
+    for num_others in reversed(range(limits.max_chunks)):
+        lengths.append(min(limits.max_model_len, left - num_others))
+        left -= lengths[-1]
+    return lengths[::-1]
+
+
+def _add_decode(plan: StepPlan, row: int, limits: StepLimits) -> None:
+    num_blocks = -(-limits.max_model_len // limits.block_size)
+    table = array(TOKEN_TYPECODE, [0] * (num_blocks - 1) + [1 + row])
+    _add(plan, row, start=limits.max_model_len - 1, length=1, table=table)
 
 
 def _add(plan: StepPlan, row: int, *, start: int, length: int, table: array[int]) -> None:
     end = start + length
-    spec = SequenceSpec(
-        sequence_id=SequenceId(row), index=0, num_prompt_tokens=end, params=_EVERY_RULE
-    )
+    spec = _spec(row, end)
     plan.sequences.append(spec)
     plan.starts.append(start)
     plan.lengths.append(length)
@@ -175,7 +197,15 @@ def _add(plan: StepPlan, row: int, *, start: int, length: int, table: array[int]
     plan.sampled.append(spec)
 
 
+def _spec(row: int, num_prompt_tokens: int) -> SequenceSpec:
+    return SequenceSpec(
+        sequence_id=SequenceId(row),
+        index=0,
+        num_prompt_tokens=num_prompt_tokens,
+        params=_EVERY_RULE,
+    )
+
+
 def _num_blocks(limits: StepLimits) -> int:
     """That both plans name."""
-    prompts = sum(map(len, largest_prompts(limits).table_buffers))
-    return max(prompts, limits.num_rows + 1)
+    return 1 + max(map(max, fullest_step(limits).table_buffers))

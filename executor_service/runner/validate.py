@@ -94,8 +94,8 @@ class PlanChecker:
                 num_tokens += plan.lengths[i]
             if problem is None and num_tokens > self._spec.max_num_batched_tokens:
                 problem = f"the step exceeds {self._spec.max_num_batched_tokens} tokens"
-            if problem is None and i >= self._spec.max_rows:
-                problem = f"the step exceeds {self._spec.max_rows} chunks"
+            if problem is None and i >= self._spec.max_chunks:
+                problem = f"the step exceeds {self._spec.max_chunks} chunks"
             if problem is not None:
                 found.stop(spec.sequence_id, problem)
                 continue

@@ -25,7 +25,7 @@ def fits_executor(plan: StepPlan, chunks: ChunkColumns, spec: ExecutorSpec) -> b
         and min(plan.starts) >= 0
         and min(plan.lengths) >= 1
         and max(chunks.ends) <= spec.max_model_len
-        and plan.num_chunks <= spec.max_rows
+        and plan.num_chunks <= spec.max_chunks
         and plan.num_tokens <= spec.max_num_batched_tokens
         and all(map(le, plan.token_lengths, map(len, plan.token_buffers)))
         and all(map(le, plan.table_lengths, map(len, plan.table_buffers)))

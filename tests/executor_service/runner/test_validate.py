@@ -20,7 +20,8 @@ SPEC = ExecutorSpec(
     model_name="m",
     block_size=16,
     num_blocks=20,
-    max_rows=8,
+    max_rows=16,
+    max_chunks=8,
     max_model_len=200,
     max_num_batched_tokens=100,
     vocab_size=320,
@@ -173,11 +174,11 @@ def test_a_failed_parent_fails_its_children() -> None:
     assert set(check(plan).errors) == {SequenceId(2), SequenceId(3)}
 
 
-def test_more_chunks_than_rows_fail_the_last() -> None:
+def test_more_chunks_than_a_step_may_have_fail_the_last() -> None:
     plan = StepPlan(step_id=1)
-    for i in range(SPEC.max_rows + 1):
+    for i in range(SPEC.max_chunks + 1):
         add_chunk(plan, make_spec(i + 1, 1), [1], [i], length=1)
-    assert set(check(plan).errors) == {SequenceId(SPEC.max_rows + 1)}
+    assert set(check(plan).errors) == {SequenceId(SPEC.max_chunks + 1)}
 
 
 def test_a_pending_input_needs_the_sample_of_the_step_before() -> None:

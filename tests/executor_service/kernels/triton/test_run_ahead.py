@@ -31,7 +31,7 @@ from tests.support.tiny_runner import NUM_BLOCKS, generate, tiny_runner
 from tests.support.told_meter import ToldMeter
 
 NUM_OUTPUTS = 4
-LIMITS = {"max_num_seqs": 3, "max_num_batched_tokens": 128, "max_model_len": 128}
+LIMITS = {"max_num_seqs": 7, "max_num_batched_tokens": 128, "max_model_len": 128}
 
 
 def prompt(length: int, seed: int) -> list[int]:
