@@ -9,8 +9,8 @@ PY := $(VENV)/bin/python
 RUN := PYTHONPATH=. $(PY)
 PROTOS := proto/executor.proto proto/inference.proto
 
-# What runs GPU tests and benchmarks; it needs torch, triton, transformers, grpcio, protobuf and
-# pytest, nothing else.
+# What runs GPU tests and benchmarks; it needs torch, triton, transformers, grpcio and pytest, nothing
+# else. The benchmark's serving rows need protobuf besides, and are left out without it.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 
 # Peers of the benchmark and their models, each peer in an environment of its own: they need

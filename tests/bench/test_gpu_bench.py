@@ -47,7 +47,7 @@ def run(*command: str, **environment: str) -> str:
 
 
 def test_other_packages_are_not_seen() -> None:
-    names = ["msgspec", "gguf", "fastapi", "redis", "hypothesis", "xdist", "psutil"]
+    names = ["google", "msgspec", "gguf", "fastapi", "redis", "hypothesis", "xdist", "psutil"]
     code = f"from importlib.util import find_spec; print(*map(find_spec, {names}))"
     assert set(run("-c", code).split()) == {"None"}
 
@@ -62,13 +62,22 @@ def test_tests_of_a_gpu_are_collected_without_other_packages() -> None:
         assert model in collected
 
 
+@pytest.mark.skipif(not HAS_TRITON, reason="the package triton is not installed")
+def test_without_protobuf_serving_alone_is_left_out() -> None:
+    code = (
+        "from tests.bench.gpu.__main__ import Rows, measure_serving, tiny;"
+        "measure_serving(tiny(), ['tiny'], Rows(None, 1.0))"
+    )
+    assert run("-c", code) == "serving was left out: No module named 'google'\n"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not HAS_TRITON, reason="the package triton is not installed")
 def test_every_section_gives_its_figures_in_a_tiny_size(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     command = ("-W", "ignore", "-m", "tests.bench.gpu", "--tiny", "--json", str(path))
-    printed = run(*command, TRITON_INTERPRET="1")
+    printed = run(*command, TRITON_INTERPRET="1", ALSO_PACKAGES="protobuf")
     records = json.loads(path.read_text())
     cases = " | ".join(record["case"] for record in records)
     assert not [section for section in SECTIONS if section not in cases]

@@ -1,11 +1,12 @@
 """On PYTHONPATH: a process, and all that it starts, sees no packages but those of a GPU machine.
 
-Torch, triton, transformers, grpcio (with protobuf, which its generated code is for) and pytest, and
-what these say they need. Python imports a module of this name when it starts.
+Torch, triton, transformers, grpcio and pytest, those named in ALSO_PACKAGES, and what all of these
+say they need. Python imports a module of this name when it starts.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import deque
@@ -19,12 +20,12 @@ from importlib.metadata import (
 )
 from typing import Any
 
-ROOTS = ("torch", "triton", "transformers", "grpcio", "protobuf", "pytest")
+ROOTS = ("torch", "triton", "transformers", "grpcio", "pytest")
 
 
 def allowed_distributions() -> set[str]:
     found: set[str] = set()
-    waiting = deque(ROOTS)
+    waiting = deque((*ROOTS, *os.environ.get("ALSO_PACKAGES", "").split()))
     while waiting:
         name = _normal(waiting.popleft())
         if name in found:
