@@ -72,7 +72,7 @@ check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80, sm_90
 test-gpu: ## kernels, graphs, runner and whole models on this machine's GPU, 3.5 minutes [GPU_PYTHON=python3]
 	PYTHONPATH=. timeout -s INT 210 $(GPU_PYTHON) -m pytest -v --tb=short -c tests/gpu/pytest.ini tests/gpu
 
-bench-gpu: ## kernels and serving on this machine's GPU beside its own limits and transformers, 4 minutes [JSON=FILE]
+bench-gpu: ## kernels beside this GPU's own limits; token ids through core, codec, gRPC and executor, without API and engine loop, beside transformers; 4 minutes [JSON=FILE]
 	PYTHONPATH=. PYTHONUNBUFFERED=1 timeout -s INT 240 $(GPU_PYTHON) -m tests.bench.gpu $(if $(JSON),--json $(JSON))
 
 bench: setup $(if $(PEERS),peers) ## serve and compare with transformers in one run [PEERS=1 with others too, ONLY=vllm,openvino of them] [JSON=FILE] [CASES=W1,W3] [REPEATS=N]

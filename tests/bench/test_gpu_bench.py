@@ -13,7 +13,7 @@ import pytest
 
 from common.plan import StepTimings
 from tests.bench.gpu.rows import Rows
-from tests.bench.gpu.serving import agreement, figures_of
+from tests.bench.gpu.serving import MEASURED, agreement, figures_of
 from tests.bench.gpu.step_loop import Served
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +89,7 @@ def test_every_section_gives_its_figures_in_a_tiny_size(tmp_path: Path) -> None:
     agreed = [record["value"] for record in records if record["metric"] == "agreement"]
     assert agreed == [100.0], "float32 of both"
     assert "goal" in printed
+    assert MEASURED in printed
     lines = printed.splitlines()
     assert all(any(record["case"] in line for line in lines) for record in records)
 

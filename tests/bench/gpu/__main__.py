@@ -53,6 +53,7 @@ def measure_serving(card: Card, shapes: Sequence[str], rows: Rows) -> None:
     except (ImportError, RuntimeError) as error:
         rows.say(f"serving was left out: {error}")
         return
+    rows.say(serving.MEASURED)
     for name in shapes:
         serving.measure(card, SHAPES[name], rows)
 

@@ -1,4 +1,8 @@
-"""Serving through scheduler, gRPC and executor, beside transformers in the same run."""
+"""Token ids through core, codec, gRPC and one executor, beside transformers in the same run.
+
+`MEASURED` says it to whoever reads the figures: of what serves a client, the API and the scheduler
+service's own loop are not in them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,11 @@ from tests.bench.gpu.step_loop import Served, StepLoop, connect
 from tests.bench.gpu.transformers_peer import PeerFigures, TransformersPeer
 from tests.support.random_llama import LlamaShape
 
+MEASURED = (
+    "serving: token ids, all requests at once, through a test's loop over the scheduler's core, the"
+    " step codec, gRPC and an executor process; without the scheduler service's loop, API,"
+    " tokenizer and clients"
+)
 GAP_GOAL = 0.03
 SPEED_GOAL = 3.0
 """Times transformers' tokens per second."""

@@ -1,7 +1,8 @@
 """A step loop over one executor's Execute stream: the core's scheduler, the codec, gRPC.
 
-The scheduler service's own loop is more than a machine with a GPU may have packages for (its
-messages to API workers, its metrics). What is left out here is that: commands and outputs.
+Not the scheduler service's own loop (`EngineLoop`, `ExecutorLane`), whose messages to API workers
+need msgspec, which a machine with a GPU may not have. What that adds to a step, and the
+API, is not in these figures; `python -m tests.bench.bench_engine_loop` measures the loop alone.
 """
 
 from __future__ import annotations
