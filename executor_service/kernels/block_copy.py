@@ -47,18 +47,25 @@ def block_copy_kernel(
 
 def copy_blocks(pool: Tensor, sources: Tensor, destinations: Tensor, upload: Upload) -> None:
     """As if pair by pair in order. pool: [layers, 2, blocks, ...] dense; ids int64 on the host."""
+    for wave in waves(sources.tolist(), destinations.tolist()):
+        copy_at_once(pool, *upload(list(np.array(wave, np.int64).T)))
+
+
+def copy_at_once(pool: Tensor, sources: Tensor, destinations: Tensor) -> None:
+    """Pairs in any order. ids: int64 where the pool is; none is written by one pair and named by
+    another."""
     num_layers, sides, num_blocks = pool.shape[:3]
     block_elements = pool[0, 0, 0].numel()
     tiles = triton.cdiv(block_elements, _ELEMENTS)
-    for wave in waves(sources.tolist(), destinations.tolist()):
-        block_copy_kernel[(len(wave), num_layers * sides, tiles)](
-            pool,
-            *upload(list(np.array(wave, np.int64).T)),
-            num_blocks * block_elements,
-            block_elements,
-            ELEMENTS=_ELEMENTS,
-            num_warps=4,
-        )
+    block_copy_kernel[(len(sources), num_layers * sides, tiles)](
+        pool,
+        sources,
+        destinations,
+        num_blocks * block_elements,
+        block_elements,
+        ELEMENTS=_ELEMENTS,
+        num_warps=4,
+    )
 
 
 def waves(sources: Sequence[int], destinations: Sequence[int]) -> Iterator[list[Pair]]:

@@ -19,13 +19,21 @@ from tests.bench.gpu.step_loop import Served
 ROOT = Path(__file__).parents[2]
 ONLY_GPU_PACKAGES = ROOT / "tests" / "support" / "only_gpu_packages"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+POOLS = ("float32", "fp8_e4m3", "int8", "int4")
 SECTIONS = (
     "ceilings",
+    ": rms_norm",
     "add_rms_norm",
     "rotary and KV write",
     "prefill attention",
     "mixed attention",
+    "logit_adjust",
     "draw",
+    "block copy",
+    "merge of splits",
+    "window of",
+    *(f"KV write, {kind}" for kind in POOLS),
+    *(f"heads of {size}, {kind}" for size in (16, 128) for kind in POOLS),
     "decode attention",
     "executor",
     "serving",

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import torch
 
-from tests.bench.gpu import ceilings, decode_attention
+from tests.bench.gpu import (
+    ceilings,
+    decode_attention,
+    kernel_rates,
+    pool_rates,
+    sampling_rates,
+)
 from tests.bench.gpu.card import Card, gpu, tiny
-from tests.bench.gpu.kernel_rates import KernelRates
+from tests.bench.gpu.rates import Rates
 from tests.bench.gpu.rows import Rows
 from tests.support.random_llama import SHAPES
 
@@ -37,7 +43,9 @@ def main() -> int:
     with torch.inference_mode():
         found = ceilings.measure(card, rows)
         wide = SHAPES["tiny" if flags.tiny else "1B"]
-        KernelRates(card, wide, found, rows).measure()
+        rates = Rates(card, wide, found, rows)
+        for section in (kernel_rates, sampling_rates, pool_rates):
+            section.measure(rates)
         decode_attention.measure(card, wide, found, rows)
     if card.is_gpu:
         torch.cuda.empty_cache()

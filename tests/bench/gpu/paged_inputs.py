@@ -11,7 +11,12 @@ from torch import Tensor
 
 from executor_service.kernels.backend import Angles, KVShape, StepLayout
 from executor_service.kernels.cuda import CudaBackend, arch_of
-from executor_service.kernels.launch_config import AttentionShape
+from executor_service.kernels.kv_kind import KVKind
+from executor_service.kernels.launch_config import (
+    AttentionConfig,
+    AttentionShape,
+    attention_config,
+)
 from tests.bench.gpu.card import Card
 from tests.support.random_llama import LlamaShape
 
@@ -29,6 +34,16 @@ class PagedInputs:
     """[num_tokens, num_kv_heads, head_dim]"""
     angles: Angles
     scale: float
+    config: AttentionConfig
+    """The backend's."""
+    slot_bytes: int
+    """Of K and V of one token in the pool, scales included."""
+
+    @property
+    def rotary_write_bytes(self) -> int:
+        """That `rotary_write` reads and writes."""
+        written = self.q.nbytes + len(self.qk) * self.slot_bytes
+        return self.qk.nbytes + self.v.nbytes + sum(a.nbytes for a in self.angles) + written
 
     @property
     def q(self) -> Tensor:
@@ -41,18 +56,27 @@ class PagedInputs:
         return self.backend.rotary_write_kv(self.qk, self.v, self.angles, self.kv, 0, self.step)
 
 
-def paged_inputs(card: Card, shape: LlamaShape, chunks: Sequence[tuple[int, int]]) -> PagedInputs:
-    """`chunks`: start and length of each."""
+def paged_inputs(
+    card: Card,
+    shape: LlamaShape,
+    chunks: Sequence[tuple[int, int]],
+    *,
+    kind: KVKind | None = None,
+    window: int | None = None,
+) -> PagedInputs:
+    """`chunks`: start and length of each. kind: of the pool; None is that of the card's dtype."""
     longest = max(start + length for start, length in chunks)
     attention = AttentionShape(
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         max_context=longest,
+        window=window,
     )
-    backend = CudaBackend(card.device, card.dtype, attention, arch_of(card.device))
+    arch = arch_of(card.device)
+    backend = CudaBackend(card.device, card.dtype, attention, arch, kind)
     width = -(-longest // BLOCK_SIZE)
-    kv = backend.allocate_kv(
+    kv: Any = backend.allocate_kv(
         KVShape(
             num_layers=1,
             num_blocks=width * len(chunks),
@@ -76,6 +100,8 @@ def paged_inputs(card: Card, shape: LlamaShape, chunks: Sequence[tuple[int, int]
         v=heads(shape.num_kv_heads),
         angles=Angles(*torch.randn(2, num_tokens, shape.head_dim // 2, device=card.device)),
         scale=shape.head_dim**-0.5,
+        config=attention_config(attention, card.dtype, arch, backend.kv_kind),
+        slot_bytes=kv.nbytes // ((width * len(chunks) + 1) * BLOCK_SIZE),
     )
 
 

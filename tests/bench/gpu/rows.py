@@ -51,7 +51,7 @@ class Rows:
     ) -> None:
         figure = f"{value:12,.4g} {unit:9}"
         goal = goal and f"(goal {goal})"
-        self.say(f"{case:46} {metric:15} {figure} {against} {goal}".rstrip())
+        self.say(f"{case:56} {metric:15} {figure} {against} {goal}".rstrip())
 
     def _keep(self, record: Record) -> None:
         self.records.append(record)
