@@ -80,6 +80,13 @@ class CpuStep:
     chunks: list[LongChunk]
 
 
+def workspace_elements(max_context: int, num_kv_heads: int, head_dim: int) -> int:
+    """At most, of what attention gathers and of its scores."""
+    slots = max(max_context + _SLOT_MULTIPLE, _MAX_GROUP_SLOTS)
+    scores = max(_MAX_SCORES, _MIN_TILE * slots)
+    return num_kv_heads * (2 * slots * head_dim + scores)
+
+
 def begin_step(layout: StepLayout, kv: Tensor) -> CpuStep:
     starts, lengths = layout.starts.tolist(), layout.lengths.tolist()
     firsts = [0]

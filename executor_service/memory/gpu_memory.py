@@ -15,7 +15,7 @@ import torch
 from common.errors import ConfigError
 from common.kv_size import GIB, MIB
 
-_RESERVE_BYTES = 256 * MIB
+RESERVE_BYTES = 256 * MIB
 """For what no trial shows: the allocator's rounding, kernels that are compiled later, logprobs of
 prompts, and 8 bytes for each distinct token of each history that a penalty reads."""
 
@@ -77,7 +77,7 @@ def pool_bytes(utilization: float, needs: StepNeeds, memory: Memory) -> int:
     nothing.
     """
     left_alone = round((1 - utilization) * memory.total)
-    kept = left_alone + needs.step + needs.graphs + _RESERVE_BYTES
+    kept = left_alone + needs.step + needs.graphs + RESERVE_BYTES
     if kept >= memory.free:
         raise ConfigError(
             f"{memory.free / GIB:.2f} GiB of the GPU are free beside the weights; "

@@ -11,19 +11,19 @@ from common.kv_size import GIB, MIB, num_blocks_that_fit
 
 _DEFAULT_SHARE = 0.5
 _DEFAULT_LIMIT_BYTES = 4 * GIB
-_RESERVE_BYTES = 256 * MIB
-"""Left for activations and workspaces of the largest step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRequest:
-    """What the flags ask for."""
+    """What the flags ask for, and what the pool must leave."""
 
     num_blocks: int | None
     kv_cache_memory_bytes: int | None
     max_num_seqs: int
     max_model_len: int
     block_size: int
+    step_bytes: int
+    """Of activations, logits and workspaces of the largest step."""
 
 
 def num_pool_blocks(
@@ -32,22 +32,23 @@ def num_pool_blocks(
     """Blocks to allocate.
 
     --num-blocks, or what --kv-cache-memory-bytes holds; else enough for max_num_seqs sequences of
-    max_model_len, at most half of the free memory and 4 GiB. Raises ConfigError naming the flag if
-    the pool would not fit.
+    max_model_len, at most 4 GiB and half of the free memory that steps leave. Raises ConfigError
+    naming the flag if the pool would not fit.
     """
-    free = available()
+    free = available() - request.step_bytes
     if request.num_blocks is not None:
-        _check_fits(request.num_blocks * bytes_per_block, free, "--num-blocks")
+        _check_fits(request, request.num_blocks * bytes_per_block, free, "--num-blocks")
         return request.num_blocks
     if request.kv_cache_memory_bytes is not None:
-        _check_fits(request.kv_cache_memory_bytes, free, "--kv-cache-memory-bytes")
+        _check_fits(request, request.kv_cache_memory_bytes, free, "--kv-cache-memory-bytes")
         blocks = num_blocks_that_fit(request.kv_cache_memory_bytes, bytes_per_block)
         return _at_least_one(blocks, bytes_per_block, "--kv-cache-memory-bytes is too small")
     per_sequence = -(-request.max_model_len // request.block_size)
     budget = min(_DEFAULT_LIMIT_BYTES, int(free * _DEFAULT_SHARE))
-    fitting = num_blocks_that_fit(budget, bytes_per_block)
+    fitting = num_blocks_that_fit(max(0, budget), bytes_per_block)
     blocks = min(request.max_num_seqs * per_sequence, fitting)
-    return _at_least_one(blocks, bytes_per_block, "free memory is too small")
+    problem = f"free memory is too small: {_kept(request)}"
+    return _at_least_one(blocks, bytes_per_block, problem)
 
 
 def _at_least_one(blocks: int, bytes_per_block: int, problem: str) -> int:
@@ -56,12 +57,19 @@ def _at_least_one(blocks: int, bytes_per_block: int, problem: str) -> int:
     return blocks
 
 
-def _check_fits(num_bytes: int, free: int, flag: str) -> None:
-    if num_bytes + _RESERVE_BYTES > free:
+def _check_fits(request: PoolRequest, num_bytes: int, free: int, flag: str) -> None:
+    if num_bytes > free:
         raise ConfigError(
-            f"{flag}: the KV pool would take {num_bytes / GIB:.2f} GiB, but {free / GIB:.2f} GiB "
-            f"are free and {_RESERVE_BYTES / GIB:.2f} GiB of it are kept for the steps themselves"
+            f"{flag}: the KV pool would take {num_bytes / GIB:.2f} GiB, but"
+            f" {max(0, free) / GIB:.2f} GiB are free for it: {_kept(request)}"
         )
+
+
+def _kept(request: PoolRequest) -> str:
+    return (
+        f"{request.step_bytes / GIB:.2f} GiB are kept for the steps themselves, fewer with less"
+        " --max-num-batched-tokens or --max-num-seqs"
+    )
 
 
 def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:

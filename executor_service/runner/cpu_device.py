@@ -11,18 +11,20 @@ import torch
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.cores import compute_threads
+from executor_service.kernels import cpu_step
 from executor_service.kernels.backend import Backend
 from executor_service.kernels.cpu import CpuBackend
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.build import BuildError
 from executor_service.kernels.native.library import Library, load
-from executor_service.kernels.native.sampling import TokenDraws
+from executor_service.kernels.native.sampling import TokenDraws, draws_bytes
+from executor_service.kernels.native.structs import Limits
 from executor_service.memory.kv_pool import KVPool
 from executor_service.memory.sizing import available_memory
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.model_runner import ModelRunner
-from executor_service.runner.native_forward import NativeForward
+from executor_service.runner.native_forward import NativeForward, forward_bytes
 from executor_service.runner.native_sampler import NativeSampler
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_limits import StepLimits
@@ -68,6 +70,12 @@ class CpuDevice:
     ) -> int | None:
         return None
 
+    def step_bytes(self, model: LlamaModel, limits: StepLimits, backend: Backend) -> int:
+        if not isinstance(backend, NativeBackend):
+            return _torch_step_bytes(model.config, limits)
+        forward = forward_bytes(model, backend, limits.block_size, self._native(limits))
+        return forward + draws_bytes(backend.library, model.config.vocab_size, self._num_threads)
+
     def runner(
         self,
         spec: ExecutorSpec,
@@ -78,11 +86,34 @@ class CpuDevice:
     ) -> ModelRunner:
         if not isinstance(backend, NativeBackend):
             return ModelRunner(spec, model_files, model, pool)
-        native = NativeForward(model, backend, pool, spec)
+        native = NativeForward(model, backend, pool, self._native(spec))
         draws = TokenDraws(backend.library, spec.vocab_size, backend.num_threads)
         return ModelRunner(
             spec, model_files, model, pool, forward=native.forward, draw=NativeSampler(draws)
         )
+
+    def _native(self, limits: StepLimits | ExecutorSpec) -> Limits:
+        return Limits(
+            max_tokens=limits.max_num_batched_tokens,
+            max_chunks=limits.max_chunks,
+            max_rows=limits.max_chunks,
+            max_context=limits.max_model_len,
+            num_threads=self._num_threads,
+        )
+
+
+def _torch_step_bytes(model: ModelConfig, limits: StepLimits) -> int:
+    """A bound of what a step takes where torch computes it, operation by operation: results and
+    copies of a layer; logits, sorted with their places and as probabilities; attention's gathers.
+    """
+    width = 6 * model.hidden_size + 4 * model.intermediate_size
+    width += 4 * (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    activations = limits.max_num_batched_tokens * width
+    logits = 6 * limits.max_samples * model.vocab_size
+    attention = cpu_step.workspace_elements(
+        limits.max_model_len, model.num_kv_heads, model.head_dim
+    )
+    return int(4 * (activations + logits + attention))
 
 
 def _load(environ: Mapping[str, str]) -> Library | None:

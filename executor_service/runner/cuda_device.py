@@ -17,7 +17,7 @@ from executor_service.kernels.device_stream import CudaStream, DeviceStream
 from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
 from executor_service.kernels.transfers import Uploads
-from executor_service.memory.gpu_memory import CudaMeter, MemoryMeter, pool_bytes
+from executor_service.memory.gpu_memory import RESERVE_BYTES, CudaMeter, MemoryMeter, pool_bytes
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
@@ -103,6 +103,10 @@ class CudaDevice:
         memory = self._meter.read()
         log.info("the largest step was run", extra={**needs._asdict(), **memory._asdict()})
         return pool_bytes(config.gpu_memory_utilization, needs, memory)
+
+    def step_bytes(self, model: LlamaModel, limits: StepLimits, backend: CudaBackend) -> int:
+        # `pool_bytes` has kept what the trial took; beside a pool by flags nothing was tried.
+        return RESERVE_BYTES
 
     def runner(
         self,

@@ -62,6 +62,10 @@ class Device(Protocol[B]):
         """
         ...
 
+    def step_bytes(self, model: LlamaModel, limits: StepLimits, backend: B) -> int:
+        """What is to be left beside weights and pool for the largest step."""
+        ...
+
     def runner(
         self,
         spec: ExecutorSpec,

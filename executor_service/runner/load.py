@@ -78,17 +78,26 @@ def load_checkpoint(
     )
     backend = device.backend(checkpoint.config, max_model_len)
     with torch.inference_mode():
-        model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
+        model = LlamaModel(
+            backend,
+            checkpoint.config,
+            checkpoint.weights,
+            max_model_len,
+            progress,
+            free_bytes=device.free_bytes,
+        )
         element = kv_element_bytes(backend.kv_kind.value, checkpoint.config.head_dim)
         pool_bytes = config.kv_cache_memory_bytes
         if pool_bytes is None and config.num_blocks is None:
             pool_bytes = device.pool_bytes(config, model, limits, backend)
+        step_bytes = device.step_bytes(model, limits, backend)
         request = PoolRequest(
             num_blocks=config.num_blocks,
             kv_cache_memory_bytes=pool_bytes,
             max_num_seqs=config.max_num_seqs,
             max_model_len=max_model_len,
             block_size=config.block_size,
+            step_bytes=step_bytes,
         )
         shape = _pool_shape(request, checkpoint.config, element, device.free_bytes)
         pool = KVPool(backend, shape)
@@ -102,6 +111,7 @@ def load_checkpoint(
             "weights": spec.dtype,
             "weights_mib": spec.weights_bytes // MIB,
             "kv_mib": spec.kv_bytes // MIB,
+            "largest_step_mib": step_bytes // MIB,
             "num_blocks": spec.num_blocks,
             "threads": torch.get_num_threads(),
         },

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import cast
 
 from common.plan import TOKEN_TYPECODE
+from executor_service.kernels.backend import KVShape
 from executor_service.kernels.native.backend import NativeBackend
-from executor_service.kernels.native.kv import NativeKV
+from executor_service.kernels.native.kv import NativeKV, without_data
 from executor_service.kernels.native.step import (
     LayerParts,
     ModelParts,
     Projection,
     StepInput,
     WholeStep,
+    step_bytes,
 )
 from executor_service.kernels.native.structs import Limits
 from executor_service.kernels.native.weights import NativeWeight
@@ -23,26 +25,33 @@ from executor_service.memory.kv_pool import KVPool
 from executor_service.models.layers import Linear
 from executor_service.models.llama import Layer, LlamaModel
 from executor_service.runner.model_runner import ForwardOutputs
-from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_chunks import StepChunks
 from executor_service.runner.team_size import TeamSize
+
+
+def forward_bytes(
+    model: LlamaModel, backend: NativeBackend, block_size: int, limits: Limits
+) -> int:
+    """What a NativeForward allocates, whatever number of blocks the pool has."""
+    shape = KVShape(
+        num_layers=model.config.num_layers,
+        num_blocks=0,
+        block_size=block_size,
+        num_kv_heads=model.config.num_kv_heads,
+        head_dim=model.config.head_dim,
+    )
+    kv = without_data(shape, backend.kv_dtype)
+    return step_bytes(backend.library, _parts(model), kv, limits)
 
 
 class NativeForward:
     """The model over one pool."""
 
     def __init__(
-        self, model: LlamaModel, backend: NativeBackend, pool: KVPool, spec: ExecutorSpec
+        self, model: LlamaModel, backend: NativeBackend, pool: KVPool, limits: Limits
     ) -> None:
-        limits = Limits(
-            max_tokens=spec.max_num_batched_tokens,
-            max_chunks=min(spec.max_rows, spec.max_num_batched_tokens),
-            max_rows=min(spec.max_rows, spec.max_num_batched_tokens),
-            max_context=spec.max_model_len,
-            num_threads=backend.num_threads,
-        )
         kv = cast(NativeKV, pool.storage)
-        self.step = WholeStep(backend.library, _parts(model), kv, limits, spec.vocab_size)
+        self.step = WholeStep(backend.library, _parts(model), kv, limits)
         self._team = TeamSize(backend.num_threads)
 
     def forward(self, step: StepChunks, rows: Sequence[int]) -> ForwardOutputs:

@@ -1,7 +1,7 @@
 """One set of flags for both services.
 
 A flag that both services have is given once and told to both; where it is left out, each keeps its
-own default.
+own default. Only the tokens of a step are the scheduler's: executors keep memory for no more.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def from_namespace(
     internal = {f"OCTAVO_{name.upper()}" for name in INTERNAL_FIELDS}
     variables = {name: value for name, value in variables.items() if name not in internal}
     executor = config.from_namespace(ExecutorConfig, namespace, variables)
+    scheduler = config.from_namespace(SchedulerConfig, namespace, variables)
     return StackConfig(
         num_executors=flags.num_executors,
         executor=dataclasses.replace(
@@ -81,8 +82,9 @@ def from_namespace(
             host="127.0.0.1",
             port=0,
             threads=executor.threads or max(1, num_cores() // flags.num_executors),
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
         ),
-        scheduler=config.from_namespace(SchedulerConfig, namespace, variables),
+        scheduler=scheduler,
     )
 
 

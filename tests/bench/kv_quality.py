@@ -8,7 +8,8 @@ written, as the pool of each kind would keep them. One long text, documentation 
 NLL: mean negative log likelihood of the last tokens, in nats: those with most context before them.
 KL: mean divergence from the distribution over a float32 pool. Top-1: how often the most likely
 token is the same. Needles: how many of the facts are told when asked for at the end, every token of
-the answer the most likely one, and the mean NLL of those tokens.
+the answer the most likely one; digits: of how many tokens of the answers that is so; and the mean
+NLL of those, which is 2.3 for a guessed digit.
 """
 
 from __future__ import annotations
@@ -162,13 +163,13 @@ def compare(
     return nll, kl, agreement
 
 
-def ask(reader: Reader, start: int, needle: Needle) -> tuple[bool, float]:
-    """Whether the whole answer would be given, and its mean NLL."""
+def ask(reader: Reader, start: int, needle: Needle) -> tuple[int, float]:
+    """How many tokens of the answer would be given after those before them, and its mean NLL."""
     states = reader.read(needle.question + needle.answer, start)
     first = len(needle.question) - 1
     logs = reader.model.logits(states[first:-1]).log_softmax(1)
     answer = torch.tensor(needle.answer)
-    told = bool((logs.argmax(1) == answer).all())
+    told = int((logs.argmax(1) == answer).sum())
     return told, -logs[range(len(answer)), answer].mean().item()
 
 
@@ -194,8 +195,8 @@ def main() -> None:
         f"{len(stack.tokens)} tokens of {TEXT.name}, the last {counted} counted; "
         f"{len(stack.needles)} needles, asked for at {context} tokens\n"
     )
-    print("| KV | bits an element | NLL | perplexity | KL | top-1 | needles | their NLL |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    print("| KV | bits an element | NLL | perplexity | KL | top-1 | needles | digits | NLL |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
     reader = Reader(checkpoint, context)
     exact: Tensor | None = None
     for kind in [KVKind(name) for name in flags.kinds]:
@@ -204,12 +205,15 @@ def main() -> None:
         exact = found if exact is None else exact
         nll, kl, agreement = compare(reader.model, found, exact, stack.tokens[-counted:])
         answers = [ask(reader, len(stack.tokens), needle) for needle in stack.needles]
-        told = sum(right for right, _ in answers)
+        lengths = [len(needle.answer) for needle in stack.needles]
+        told = sum(right == length for (right, _), length in zip(answers, lengths, strict=True))
+        digits = sum(right for right, _ in answers)
         needle_nll = sum(loss for _, loss in answers) / len(answers)
         bits = 8 * kv_element_bytes(kind.value, head_dim)
         print(
             f"| {kind.value} | {bits:g} | {nll:.4f} | {math.exp(nll):.3f} | {kl:.2g} |"
-            f" {agreement:.4f} | {told}/{len(answers)} | {needle_nll:.4f} |",
+            f" {agreement:.4f} | {told} of {len(answers)} | {digits} of {sum(lengths)} |"
+            f" {needle_nll:.4f} |",
             flush=True,
         )
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import add
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,12 +16,12 @@ from common.plan import TOKEN_TYPECODE
 from executor_service.kernels.backend import Backend, KVShape, StepLayout
 from executor_service.kernels.cpu import CpuBackend
 from executor_service.kernels.native.backend import NativeBackend
+from executor_service.kernels.native.structs import Limits
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.checkpoint import Checkpoint, open_checkpoint
 from executor_service.models.llama import LlamaModel
 from executor_service.runner.chunk_columns import ChunkColumns
 from executor_service.runner.native_forward import NativeForward
-from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_chunks import StepChunks
 from tests.support.native_library import native_library
 from tests.support.paged import make_layout
@@ -84,13 +83,14 @@ class NativePagedModel(PagedModel):
 
     def __init__(self, checkpoint: Checkpoint, backend: NativeBackend, **options: Any) -> None:
         super().__init__(checkpoint, backend, **options)
-        limits = SimpleNamespace(
-            max_num_batched_tokens=512,
+        limits = Limits(
+            max_tokens=512,
+            max_chunks=512,
             max_rows=512,
-            max_model_len=len(self.model.cos),
-            vocab_size=checkpoint.config.vocab_size,
+            max_context=len(self.model.cos),
+            num_threads=backend.num_threads,
         )
-        self._native = NativeForward(self.model, backend, self.pool, cast(ExecutorSpec, limits))
+        self._native = NativeForward(self.model, backend, self.pool, limits)
 
     def logits(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> Tensor:
         # Nothing of a step before may show in this one.

@@ -38,7 +38,18 @@ def allocate(library: Library, shape: KVShape, dtype: torch.dtype) -> NativeKV:
     """Zeroed. ValueError for an odd head_dim in bfloat16, of which dimensions are pairs."""
     if dtype == torch.bfloat16 and shape.head_dim % 2:
         raise ValueError(f"head_dim {shape.head_dim} is odd: bfloat16 keeps pairs")
-    struct = KV(
+    struct = without_data(shape, dtype)
+    record_bytes = library.call.oct_kv_record_bytes(struct)
+    records = pages.zeroed(
+        shape.num_layers * shape.num_blocks * shape.num_kv_heads * record_bytes
+    ).view(shape.num_layers, shape.num_blocks, shape.num_kv_heads, record_bytes)
+    struct.data = records.data_ptr()
+    return NativeKV(records=records, shape=shape, dtype=dtype, struct=struct)
+
+
+def without_data(shape: KVShape, dtype: torch.dtype) -> KV:
+    """What a pool would be, for those who ask for sizes."""
+    return KV(
         dtype=_KINDS[dtype],
         num_layers=shape.num_layers,
         num_blocks=shape.num_blocks,
@@ -46,12 +57,6 @@ def allocate(library: Library, shape: KVShape, dtype: torch.dtype) -> NativeKV:
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
     )
-    record_bytes = library.call.oct_kv_record_bytes(struct)
-    records = pages.zeroed(
-        shape.num_layers * shape.num_blocks * shape.num_kv_heads * record_bytes
-    ).view(shape.num_layers, shape.num_blocks, shape.num_kv_heads, record_bytes)
-    struct.data = records.data_ptr()
-    return NativeKV(records=records, shape=shape, dtype=dtype, struct=struct)
 
 
 def read_blocks(kv: NativeKV, block_ids: Tensor) -> Tensor:

@@ -49,6 +49,11 @@ def column(name: str) -> slice:
     return slice(offset // 4, None, WIDTH)
 
 
+def draws_bytes(library: Library, vocab_size: int, num_threads: int) -> int:
+    """What a TokenDraws allocates."""
+    return int(library.call.oct_sample_workspace(vocab_size, num_threads))
+
+
 class TokenDraws:
     """Its workspace, for one vocabulary. Not for several threads at once."""
 
@@ -56,7 +61,7 @@ class TokenDraws:
         self._call = library.call
         self._vocab_size = vocab_size
         self._num_threads = num_threads
-        num_bytes = self._call.oct_sample_workspace(vocab_size, num_threads)
+        num_bytes = draws_bytes(library, vocab_size, num_threads)
         self._workspace = torch.zeros(num_bytes, dtype=torch.uint8)
         self._workspace_at = self._workspace.data_ptr()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from executor_service.kernels.native.kv import NativeKV
 from executor_service.kernels.native.library import Library
-from executor_service.kernels.native.structs import Chunks, Layer, Limits, Model
+from executor_service.kernels.native.structs import KV, Chunks, Layer, Limits, Model
 from executor_service.kernels.native.weights import NativeWeight
 
 _ALIGNMENT = 64
@@ -56,6 +56,10 @@ class ModelParts:
     norm: Tensor
     head: Projection
 
+    @property
+    def vocab_size(self) -> int:
+        return self.head.weight.out_features
+
 
 class StepInput(NamedTuple):
     """int32 columns. Chunks lie one behind the other, as in struct oct_chunks."""
@@ -72,23 +76,29 @@ class StepInput(NamedTuple):
     """[sum of lengths]"""
 
 
+def step_bytes(library: Library, parts: ModelParts, kv: KV, limits: Limits) -> int:
+    """What a WholeStep allocates, over a pool like `kv`, whose data is not looked at."""
+    layers = _layers(parts)
+    model = _model(parts, layers)
+    outputs: int = limits.max_tokens * model.hidden + limits.max_rows * parts.vocab_size
+    return int(library.call.oct_step_workspace(model, kv, limits)) + _ALIGNMENT + 4 * outputs
+
+
 class WholeStep:
     """The model over one pool. Its outputs are valid until the next call."""
 
-    def __init__(
-        self, library: Library, parts: ModelParts, kv: NativeKV, limits: Limits, vocab_size: int
-    ) -> None:
+    def __init__(self, library: Library, parts: ModelParts, kv: NativeKV, limits: Limits) -> None:
         self._call = library.call
         self._parts = parts  # The structs point into it.
         self._kv = kv
         self._limits = {n: _with_threads(limits, n) for n in range(1, limits.num_threads + 1)}
-        self._layers = (Layer * len(parts.layers))(*(_layer(layer) for layer in parts.layers))
+        self._layers = _layers(parts)
         self._model = _model(parts, self._layers)
         num_bytes = self._call.oct_step_workspace(self._model, kv.struct, limits)
         self.workspace = torch.empty(num_bytes + _ALIGNMENT, dtype=torch.uint8)
         # Pages that no step reaches are never touched, so they take no memory.
         self.hidden = torch.empty(limits.max_tokens, self._model.hidden)
-        self.logits = torch.empty(limits.max_rows, vocab_size)
+        self.logits = torch.empty(limits.max_rows, parts.vocab_size)
         self._chunks = Chunks()
         self._outputs = (
             -(-self.workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
@@ -117,6 +127,10 @@ class WholeStep:
             *self._outputs,
         )
         return self.hidden, self.logits
+
+
+def _layers(parts: ModelParts) -> ctypes.Array[Layer]:
+    return (Layer * len(parts.layers))(*(_layer(layer) for layer in parts.layers))
 
 
 def _with_threads(limits: Limits, num_threads: int) -> Limits:

@@ -19,6 +19,7 @@ def request(**changes: Any) -> PoolRequest:
         "max_num_seqs": 4,
         "max_model_len": 100,
         "block_size": 16,
+        "step_bytes": 0,
     }
     return PoolRequest(**(fields | changes))
 
@@ -34,6 +35,7 @@ def test_by_default_the_pool_holds_every_sequence_at_full_length() -> None:
 def test_by_default_the_pool_takes_half_of_free_memory_and_4_gib_at_most() -> None:
     assert blocks(64 * GIB, max_num_seqs=10_000) == 4096
     assert blocks(2 * GIB, max_num_seqs=10_000) == 1024
+    assert blocks(2 * GIB, max_num_seqs=10_000, step_bytes=GIB) == 512
 
 
 def test_flags_decide_exactly() -> None:
@@ -46,11 +48,12 @@ def test_flags_decide_exactly() -> None:
     ("changes", "flag"),
     [({"num_blocks": 900}, "--num-blocks"), ({"kv_cache_memory_bytes": GIB}, "--kv-cache-memory")],
 )
-def test_a_pool_beyond_memory_is_refused_naming_the_flag(
+def test_a_pool_beyond_what_steps_leave_is_refused_naming_the_flags(
     changes: dict[str, int], flag: str
 ) -> None:
-    with pytest.raises(ConfigError, match=flag):
-        blocks(GIB, **changes)
+    assert blocks(GIB, **changes) > 0
+    with pytest.raises(ConfigError, match=f"{flag}.*0.25 GiB are kept.*--max-num-batched-tokens"):
+        blocks(GIB, **changes, step_bytes=256 * MIB)
 
 
 def test_memory_too_small_for_one_block_is_refused() -> None:
@@ -58,6 +61,8 @@ def test_memory_too_small_for_one_block_is_refused() -> None:
         blocks(GIB, kv_cache_memory_bytes=MIB - 1)
     with pytest.raises(ConfigError, match="one KV block"):
         blocks(MIB)
+    with pytest.raises(ConfigError, match="one KV block"):
+        blocks(GIB, step_bytes=2 * GIB)
 
 
 @pytest.fixture

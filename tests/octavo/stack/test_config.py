@@ -69,7 +69,7 @@ def unusual(field: dataclasses.Field[object]) -> tuple[list[str], object]:
 
 def test_a_shared_flag_left_out_keeps_each_services_default() -> None:
     stack = stack_of()
-    assert stack.executor.max_num_batched_tokens == ExecutorConfig().max_num_batched_tokens
+    assert stack.executor.max_num_batched_tokens == SchedulerConfig().max_num_batched_tokens
     assert stack.scheduler.max_num_batched_tokens == SchedulerConfig().max_num_batched_tokens
     stack = stack_of("--max-num-batched-tokens=96")
     assert executor_of(stack).max_num_batched_tokens == 96

@@ -83,7 +83,7 @@ def test_a_runner_s_pool_takes_what_the_trial_leaves(
     meter = ToldMeter(
         free=GIB,
         total=2 * GIB,
-        frees=[free * MIB for free in (900, 600, 600, 580)],
+        frees=[free * MIB for free in (1000, 900, 600, 600, 580)],
         peaks=[70 * MIB, 30 * MIB],
     )
     captures: list[NotedCapture] = []
