@@ -1,6 +1,6 @@
 #include "attention_plan.h"
 
-#include <stdlib.h>
+#include "sort.h"
 
 #define MAX_PARTIAL_FLOATS (1 << 23) /* of splits; what shared prefixes need comes on top */
 
@@ -210,11 +210,14 @@ static int64_t split_cost(const attention_plan *plan, const oct_limits *limits)
     return all / (TASKS_PER_THREAD * limits->num_threads) + 1;
 }
 
-static int longest_first(const void *a, const void *b)
+static int is_longer(const attention_task *a, const attention_task *b)
 {
-    const int64_t left = ((const attention_task *)a)->cost, right = ((const attention_task *)b)->cost;
-    return left < right ? 1 : left > right ? -1 : 0;
+    if (a->cost != b->cost)
+        return a->cost > b->cost;
+    return a->unit < b->unit || (a->unit == b->unit && a->first < b->first);
 }
+
+DEFINE_SORT(sort_longest_first, attention_task, is_longer)
 
 static void add_task(attention_plan *plan, int32_t unit, int32_t first, int32_t end, int completes)
 {
@@ -259,7 +262,7 @@ static void add_tasks(attention_plan *plan, const oct_limits *limits)
             plan->last_tasks[plan->num_last++] =
                 (attention_task){i, splits ? unit->first_split : 0, splits, 1, 0};
     }
-    qsort(plan->tasks, (size_t)plan->num_tasks, sizeof *plan->tasks, longest_first);
+    sort_longest_first(plan->tasks, plan->num_tasks);
 }
 
 void attention_begin(attention_plan *plan, const oct_kv *kv, const oct_batch *batch,

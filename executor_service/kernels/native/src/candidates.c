@@ -1,6 +1,7 @@
 #include "candidates.h"
 
-#include <stdlib.h>
+#include "sort.h"
+
 #include <string.h>
 
 static int better(candidate a, candidate b)
@@ -66,16 +67,12 @@ int32_t keep_best(candidate *all, int32_t total, int32_t count, candidate *scrat
     return num_kept;
 }
 
-static int by_id(const void *a, const void *b)
+static int has_lower_id(const candidate *a, const candidate *b)
 {
-    int32_t first = ((const candidate *)a)->id, second = ((const candidate *)b)->id;
-    return (first > second) - (first < second);
+    return a->id < b->id;
 }
 
-static void sort_by_id(candidate *all, int32_t count)
-{
-    qsort(all, (size_t)count, sizeof *all, by_id);
-}
+DEFINE_SORT(sort_by_id, candidate, has_lower_id)
 
 /* Where the nucleus ends: weights above `value`, and of those equal to it the ids up to `last_id`. */
 typedef struct {
