@@ -46,7 +46,7 @@ _MAX_BATCHES = 6
 
 
 class BuildError(Exception):
-    """There is no compiler, or it does not do as it is told."""
+    """There is no compiler or no source, or what comes of them is no library of kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +127,8 @@ def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
 
     Raises BuildError.
     """
+    if not _sources():
+        raise BuildError(f"{SOURCES} holds no sources")
     prefix = f"kernels-{level.name}-{_digest(level)}"
     try:
         compiler = find_compiler(environ)

@@ -102,6 +102,8 @@ def open_level(level: build.Level, environ: Mapping[str, str] = os.environ) -> L
     except OSError as error:
         raise build.BuildError(f"cannot load {path}: {error}") from error
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(call, name)
+        function = getattr(call, name, None)
+        if function is None:
+            raise build.BuildError(f"{path} has no function {name}")
         function.restype, function.argtypes = result, arguments
     return Library(level.name, call)

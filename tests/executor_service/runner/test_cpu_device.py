@@ -45,6 +45,25 @@ def test_without_native_kernels_torch_serves_the_same_and_says_so_once(
     assert runner.spec.kv_cache_dtype == "float32"
 
 
+@pytest.mark.parametrize("sources", [{}, {"a.c": "int a(void) { return 1; }"}], ids=["no", "other"])
+def test_sources_that_make_no_kernels_leave_torch_to_serve(
+    directory: Path,
+    sources: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    native_library()
+    for name, text in sources.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("executor_service.kernels.native.build.SOURCES", tmp_path)
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path / "cache"))
+    with caplog.at_level(logging.WARNING):
+        assert outputs(tiny_runner(directory))
+    (warning,) = caplog.records
+    assert "no native kernels" in warning.message
+
+
 @pytest.mark.parametrize(
     ("flags", "dtype", "bytes_per_token"),
     [

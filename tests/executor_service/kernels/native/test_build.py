@@ -112,6 +112,20 @@ def test_a_compilers_complaint_is_in_the_error(small: Path, tmp_path: Path) -> N
     assert not list((tmp_path / "cache").iterdir())
 
 
+def test_without_sources_nothing_is_built(small: Path, tmp_path: Path) -> None:
+    """As in an installation that left them out."""
+    (small / "a.c").unlink()
+    with pytest.raises(build.BuildError, match="no sources"):
+        build.library(BASELINE, tmp_path / "cache", ENVIRON)
+
+
+def test_a_library_without_a_kernel_is_an_error_that_names_it(small: Path, tmp_path: Path) -> None:
+    compiler()
+    environ = ENVIRON | {"OCTAVO_CACHE_DIR": str(tmp_path / "cache")}
+    with pytest.raises(build.BuildError, match="no function oct_use_threads"):
+        library.open_level(BASELINE, environ)
+
+
 def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(
     small: Path, tmp_path: Path
 ) -> None:
