@@ -1,308 +1,306 @@
 """Plans of which some are wrong, and what a runner must make of each.
 
-Sequences run over a small pool whose free blocks are poisoned with NaN. Now and then a plan gets
-one fault. Rule 1: every sequence that the fault does not concern samples the token it samples
-alone. Rule 2: the ones it concerns get the error that the fault calls for, and lose nothing but
-this step, unless the fault is that they read what nobody wrote.
+Sequences run over a small pool whose free blocks are poisoned with NaN: alone, as choices of one
+prompt, on blocks that others have written, on blocks that were copied, and on tokens that the step
+before has yet to tell. Now and then a plan gets one fault. Rule 1: every sequence that the fault
+does not concern samples the token it samples alone. Rule 2: the ones it concerns get the error that
+the fault calls for, and lose nothing but this step, unless the fault is that they read what nobody
+wrote.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from array import array
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from common.plan import ErrorCode, SamplingParams, SequenceId, SequenceSpec, StepPlan, StepResult
 from executor_service.runner.model_runner import ModelRunner
+from tests.support.plan_faults import FAULTS, Expected, Scene
 from tests.support.plans import add_chunk, make_spec
+from tests.support.poisoned_blocks import PoisonedBlocks
 
-HUGE = 2**31 - 1
+_MAX_SEQUENCES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A prompt, how it is sampled, and what it samples alone."""
+    """A prompt, how it is sampled, and what each choice of it samples alone."""
 
     prompt: tuple[int, ...]
     params: SamplingParams
-    outputs: tuple[int, ...]
+    choices: tuple[tuple[int, ...], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Live:
-    ask: Ask
+    prompt: tuple[int, ...]
+    outputs: tuple[int, ...]
+    """That it is to sample."""
     spec: SequenceSpec
     table: list[int]
+    """Of a fork that waits: the blocks that will be its own."""
     num_outputs: int = 0
     computed: int = 0
+    forks: list[Live] = field(default_factory=list)
+    """Other choices, which wait for the prompt's end."""
+    copy_from: int | None = None
+    """What its block of the prompt's end is to be copied from, before it runs."""
 
     @property
     def tokens(self) -> list[int]:
-        return [*self.ask.prompt, *self.ask.outputs[: self.num_outputs]]
+        return [*self.prompt, *self.outputs[: self.num_outputs]]
+
+    @property
+    def num_readable(self) -> int:
+        """Tokens whose KV is in its blocks."""
+        return self.computed if self.copy_from is None else min(self.computed, self.split)
+
+    @property
+    def split(self) -> int:
+        """Where a fork may differ: its input there is a token of its own."""
+        return len(self.prompt) - 1
 
 
-@dataclass(slots=True)
-class Expected:
-    """Of one plan: whose error has which code. Everybody else's answer is right."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one sequence does in a plan."""
 
-    codes: dict[SequenceId, ErrorCode] = field(default_factory=dict)
-    spoiled: set[SequenceId] = field(default_factory=set)
-    """Whose KV is worth nothing from now on."""
+    live: Live
+    length: int
+    is_doomed: bool = False
+    """Its input is a token that the step before failed to sample."""
 
 
-Fault = Callable[["PlanFuzzer", StepPlan, list[Live], Expected], None]
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A copy of a block, for which the new one stands from then on."""
+
+    live: Live
+    index: int
+    old: int
+    through: list[int]
+    """Where the copy goes first, if anywhere."""
 
 
 class PlanFuzzer:
     """`step` runs one plan. Raises AssertionError if the runner breaks a rule."""
 
     def __init__(self, runner: ModelRunner, asks: list[Ask], seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.runner = runner
-        self.num_faults = 0
+        self.seen: Counter[str] = Counter()
+        """How often plans had what."""
+        self._rng = random.Random(seed)
+        self._runner = runner
         self._asks = asks
-        self._free = list(range(runner.spec.num_blocks))
+        self._blocks = PoisonedBlocks(runner.pool, self._rng)
         self._live: list[Live] = []
         self._next_id = 1
         self._step_id = 0
-        runner.pool.poison(self._free)
+        self._fresh: set[SequenceId] = set()
+        """Who sampled a token in the step before."""
+        self._failed: set[SequenceId] = set()
+        """Who should have."""
+
+    @property
+    def num_faults(self) -> int:
+        return sum(self.seen[fault.__name__] for fault in FAULTS)
 
     def step(self) -> None:
-        while len(self._live) < 6 and self.rng.random() < 0.7:
+        while self._num_sequences < _MAX_SEQUENCES and self._rng.random() < 0.7:
             self._start()
-        picked = [live for live in self._live if self.rng.random() < 0.8]
-        self.rng.shuffle(picked)
-        plan = self._plan(picked)
-        expected = Expected()
-        if picked and self.rng.random() < 0.4:
-            self.num_faults += 1
-            self.rng.choice(FAULTS)(self, plan, picked, expected)
-        self._judge(plan, picked, expected, self.runner.execute(plan))
-
-    def _start(self) -> None:
-        ask = self.rng.choice(self._asks)
-        size = self.runner.spec.block_size
-        count = -(-(len(ask.prompt) + len(ask.outputs)) // size)
-        if count <= len(self._free) - 1:  # one free block is there to be read by mistake
-            self.rng.shuffle(self._free)
-            table = [self._free.pop() for _ in range(count)]
-            spec = make_spec(self._next_id, len(ask.prompt), params=ask.params)
-            self._live.append(Live(ask, spec, table))
-            self._next_id += 1
-
-    def _plan(self, picked: list[Live]) -> StepPlan:
         self._step_id += 1
-        plan = StepPlan(step_id=self._step_id)
-        for live in picked:
-            missing = len(live.tokens) - live.computed
-            length = missing if self.rng.random() < 0.6 else self.rng.randint(1, missing)
-            add_chunk(
-                plan,
-                live.spec,
-                live.tokens,
-                live.table,
-                start=live.computed,
-                length=length,
-                samples=[live.spec] if length == missing else [],
-            )
-        return plan
-
-    def _judge(
-        self, plan: StepPlan, picked: list[Live], expected: Expected, result: StepResult
-    ) -> None:
+        plan, expected = StepPlan(step_id=self._step_id), Expected()
+        turns = self._turns(expected)
+        moves = self._move(plan, turns)
+        self._copy_forks(plan, turns)
+        for turn in turns:
+            self._add(plan, turn)
+        if turns and self._rng.random() < 0.4:
+            fault = self._rng.choice(FAULTS)
+            self.seen[fault.__name__] += 1
+            fault(Scene(self._rng, self._runner.spec, self._blocks, plan, expected))
+        num_sampled = len(plan.sampled)
+        result = self._runner.execute(plan)
         found = {error.sequence_id: error.code for error in result.errors}
         assert found == expected.codes, f"{result.errors}, expected {expected.codes}"
-        assert len(result.tokens) == len(plan.sampled)
-        answers = dict(zip((s.sequence_id for s in plan.sampled), result.tokens, strict=True))
-        for live, length in zip(picked, list(plan.lengths)[: len(picked)], strict=False):
-            sequence_id = live.spec.sequence_id
-            if sequence_id in found or sequence_id in expected.spoiled:
+        assert len(result.tokens) == num_sampled
+        self._settle_copies(turns, moves, expected)
+        self._judge(turns, plan, expected, result)
+        self._end(expected)
+
+    # Who there is
+
+    @property
+    def _num_sequences(self) -> int:
+        return sum(1 + len(live.forks) for live in self._live)
+
+    def _start(self) -> None:
+        ask = self._rng.choice(self._asks)
+        shared = self._written(ask.prompt)
+        num_blocks = [self._num_blocks(len(ask.prompt) + len(o)) for o in ask.choices]
+        split = (len(ask.prompt) - 1) // self._size
+        needed = num_blocks[0] - len(shared) + sum(count - split for count in num_blocks[1:])
+        # Some are free for whatever is copied, and to be read by mistake.
+        if needed > self._blocks.num_free - 4:
+            return
+        self.seen["shared prefix"] += bool(shared)
+        self._blocks.hold(shared)
+        first, *forks = (
+            Live(ask.prompt, outputs, self._new_spec(ask, index), [])
+            for index, outputs in enumerate(ask.choices)
+        )
+        first.table = shared + self._blocks.take(num_blocks[0] - len(shared))
+        first.computed = len(shared) * self._size
+        first.forks = forks
+        for fork, count in zip(forks, num_blocks[1:], strict=True):
+            fork.table = self._blocks.take(count - split)
+        self._live.append(first)
+
+    def _new_spec(self, ask: Ask, index: int) -> SequenceSpec:
+        self._next_id += 1
+        return make_spec(self._next_id, len(ask.prompt), index=index, params=ask.params)
+
+    def _written(self, prompt: tuple[int, ...]) -> list[int]:
+        """Blocks of somebody else that hold the most of a prompt, but for its last token."""
+        best: list[int] = []
+        for live in self._live:
+            count = min(live.num_readable, len(prompt) - 1) // self._size
+            while tuple(live.tokens[: count * self._size]) != prompt[: count * self._size]:
+                count -= 1
+            best = max(best, live.table[:count], key=len)
+        return best
+
+    # What they do
+
+    def _turns(self, expected: Expected) -> list[Turn]:
+        picked = [live for live in self._live if self._rng.random() < 0.8]
+        self._rng.shuffle(picked)
+        room = self._runner.spec.max_num_batched_tokens - 1
+        turns = []
+        for live in picked:
+            missing = len(live.tokens) - live.computed
+            length = missing if self._rng.random() < 0.6 else self._rng.randint(1, missing)
+            if live.spec.sequence_id in self._failed and self._rng.random() < 0.5:
+                turn = Turn(live, 1, is_doomed=True)
+                expected.codes[live.spec.sequence_id] = ErrorCode.INVALID_PLAN
+                self.seen["doomed"] += 1
+            else:
+                turn = Turn(live, min(length, room))
+            if not room:
+                break
+            room -= turn.length
+            turns.append(turn)
+        return turns
+
+    def _add(self, plan: StepPlan, turn: Turn) -> None:
+        live, tokens = turn.live, turn.live.tokens
+        start = len(tokens) if turn.is_doomed else live.computed
+        samples = [live.spec] if start + turn.length >= len(tokens) else []
+        if samples and live.forks and not turn.is_doomed:
+            samples += [fork.spec for fork in live.forks]
+            self.seen["fork"] += 1
+        is_fresh = live.spec.sequence_id in self._fresh and turn.length == 1
+        if is_fresh and not turn.is_doomed and self._rng.random() < 0.5:
+            tokens = tokens[:-1]
+            self.seen["in flight"] += 1
+        add_chunk(
+            plan, live.spec, tokens, live.table, start=start, length=turn.length, samples=samples
+        )
+
+    def _move(self, plan: StepPlan, turns: Sequence[Turn]) -> list[Move]:
+        """Copies some blocks that are not written any more."""
+        moves = []
+        for live in (turn.live for turn in turns):
+            count = live.num_readable // self._size
+            if not count or self._rng.random() > 0.1 or self._blocks.num_free < 4:
                 continue
-            live.computed += length
-            if sequence_id in answers:
-                assert answers[sequence_id] == live.ask.outputs[live.num_outputs], "a wrong token"
-                live.num_outputs += 1
+            self.seen["copy"] += 1
+            move = Move(
+                live=live,
+                index=(index := self._rng.randrange(count)),
+                old=live.table[index],
+                through=self._blocks.take(self._rng.randrange(2)),
+            )
+            (live.table[index],) = self._blocks.take(1)
+            path = [move.old, *move.through, live.table[index]]
+            plan.copy_sources.extend(path[:-1])
+            plan.copy_destinations.extend(path[1:])
+            moves.append(move)
+        return moves
+
+    def _copy_forks(self, plan: StepPlan, turns: Sequence[Turn]) -> None:
+        for live in (turn.live for turn in turns):
+            if live.copy_from is not None:
+                plan.copy_sources.append(live.copy_from)
+                plan.copy_destinations.append(live.table[live.split // self._size])
+
+    # What has become of it
+
+    def _settle_copies(
+        self, turns: Sequence[Turn], moves: Sequence[Move], expected: Expected
+    ) -> None:
+        for move in moves:
+            unused = move.old
+            if expected.is_refused:
+                unused, move.live.table[move.index] = move.live.table[move.index], move.old
+            self._blocks.drop([unused, *move.through])
+        for live in (turn.live for turn in turns):
+            if live.copy_from is not None and not expected.is_refused:
+                self._blocks.drop([live.copy_from])
+                live.copy_from = None
+
+    def _judge(
+        self, turns: Sequence[Turn], plan: StepPlan, expected: Expected, result: StepResult
+    ) -> None:
+        answers = dict(zip((s.sequence_id for s in plan.sampled), result.tokens, strict=True))
+        self._fresh, self._failed = set(), set()
+        for turn in turns:
+            live, end = turn.live, turn.live.computed + turn.length
+            if turn.is_doomed or live.spec.sequence_id in expected.spoiled:
+                continue
+            samples = end == len(live.tokens)
+            if not expected.has_run(live.spec.sequence_id):
+                self._failed |= {live.spec.sequence_id} if samples else set()
+                continue
+            live.computed = end
+            for member in self._fork(live) if samples else []:
+                self._take_answer(member, answers, expected)
+
+    def _fork(self, live: Live) -> list[Live]:
+        """It, and those that go on by themselves from the end of its prompt."""
+        forks, live.forks = live.forks, []
+        split = live.split // self._size
+        for fork in forks:
+            fork.table[:0] = live.table[:split]
+            fork.computed = live.computed
+            fork.copy_from = live.table[split]
+            self._blocks.hold(live.table[: split + 1])
+            self._live.append(fork)
+        return [live, *forks]
+
+    def _take_answer(self, live: Live, answers: dict[SequenceId, int], expected: Expected) -> None:
+        sequence_id = live.spec.sequence_id
+        if sequence_id in expected.codes:
+            self._failed.add(sequence_id)
+            live.computed -= 1  # Its last token is computed again, to be sampled from.
+            return
+        assert answers[sequence_id] == live.outputs[live.num_outputs], "a wrong token"
+        live.num_outputs += 1
+        self._fresh.add(sequence_id)
+
+    def _end(self, expected: Expected) -> None:
         for live in list(self._live):
-            done = live.num_outputs == len(live.ask.outputs)
-            if done or live.spec.sequence_id in expected.spoiled:
+            is_done = live.num_outputs == len(live.outputs)
+            if is_done or live.spec.sequence_id in expected.spoiled:
                 self._live.remove(live)
-                self.runner.pool.poison(live.table)
-                self._free += live.table
+                for ended in (live, *live.forks):
+                    self._blocks.drop(ended.table)
+                    self._blocks.drop([] if ended.copy_from is None else [ended.copy_from])
 
-    # What faults are made of
+    @property
+    def _size(self) -> int:
+        return self._runner.spec.block_size
 
-    def victim(self, picked: list[Live]) -> int:
-        return self.rng.randrange(len(picked))
-
-    def free_block(self) -> int:
-        return self.rng.choice(self._free)
-
-    def bad_block(self) -> int:
-        limit = self.runner.spec.num_blocks
-        return self.rng.choice((-1, limit, limit + 1, HUGE, -HUGE))
-
-    def bad_token(self) -> int:
-        limit = self.runner.spec.vocab_size
-        return self.rng.choice((-1, limit, HUGE, -HUGE))
-
-
-def _invalid(picked: list[Live], i: int, expected: Expected) -> None:
-    expected.codes[picked[i].spec.sequence_id] = ErrorCode.INVALID_PLAN
-
-
-def _edit(buffers: list[array[int]], i: int, position: int, value: int) -> None:
-    buffers[i] = buffers[i][:]
-    buffers[i][position] = value
-
-
-def wrong_block(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    i = fuzz.victim(picked)
-    needed = -(-(plan.starts[i] + plan.lengths[i]) // fuzz.runner.spec.block_size)
-    _edit(plan.table_buffers, i, fuzz.rng.randrange(needed), fuzz.bad_block())
-    _invalid(picked, i, expected)
-
-
-def wrong_token(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    i = fuzz.victim(picked)
-    position = plan.starts[i] + fuzz.rng.randrange(plan.lengths[i])
-    _edit(plan.token_buffers, i, position, fuzz.bad_token())
-    _invalid(picked, i, expected)
-
-
-def wrong_span(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    i = fuzz.victim(picked)
-    if fuzz.rng.random() < 0.5:
-        plan.starts[i] = fuzz.rng.choice((-1, -HUGE, HUGE, fuzz.runner.spec.max_model_len))
-    else:
-        plan.lengths[i] = fuzz.rng.choice((0, -1, HUGE, fuzz.runner.spec.max_model_len + 1))
-    _invalid(picked, i, expected)
-
-
-def short_table(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    i = fuzz.victim(picked)
-    needed = -(-(plan.starts[i] + plan.lengths[i]) // fuzz.runner.spec.block_size)
-    plan.table_lengths[i] = fuzz.rng.choice((needed - 1, len(plan.table_buffers[i]) + 1, HUGE))
-    _invalid(picked, i, expected)
-
-
-def short_history(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    i = fuzz.victim(picked)
-    plan.token_lengths[i] = fuzz.rng.choice((plan.starts[i], len(plan.token_buffers[i]) + 1))
-    if plan.token_lengths[i] == plan.starts[i] and plan.lengths[i] == 1:
-        plan.token_lengths[i] = HUGE  # else it would be a token of the step before
-    _invalid(picked, i, expected)
-
-
-def unsampled_input(
-    fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected
-) -> None:
-    """Names a token that the step before sampled for nobody: the id is new."""
-    i = fuzz.victim(picked)
-    stranger = dataclasses.replace(plan.sequences[i], sequence_id=SequenceId(HUGE))
-    table = [fuzz.free_block()]
-    add_chunk(plan, stranger, [], table, start=0, length=1, samples=[stranger])
-    expected.codes[stranger.sequence_id] = ErrorCode.INVALID_PLAN
-
-
-def shared_write(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    """A stranger writes the block that another chunk writes."""
-    i = fuzz.victim(picked)
-    block = plan.table_buffers[i][plan.starts[i] // fuzz.runner.spec.block_size]
-    stranger = make_spec(HUGE, 1)
-    add_chunk(plan, stranger, [11], [block], length=1, samples=[stranger])
-    _invalid(picked, i, expected)
-    expected.codes[stranger.sequence_id] = ErrorCode.INVALID_PLAN
-
-
-def foreign_read(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    """A stranger attends to the block that another chunk writes."""
-    i, size = fuzz.victim(picked), fuzz.runner.spec.block_size
-    block = plan.table_buffers[i][plan.starts[i] // size]
-    stranger = make_spec(HUGE, size)
-    add_chunk(plan, stranger, [11] * (size + 1), [block, fuzz.free_block()], start=size, length=1)
-    _invalid(picked, i, expected)
-    expected.codes[stranger.sequence_id] = ErrorCode.INVALID_PLAN
-
-
-def twice(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    i = fuzz.victim(picked)
-    add_chunk(plan, picked[i].spec, [11], [fuzz.free_block()], length=1)
-    _invalid(picked, i, expected)
-
-
-def wrong_params(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    """Costs the sample only; the chunk's KV is as good as ever, but nobody relies on it here."""
-    if not plan.sampled:
-        return
-    k = fuzz.rng.randrange(len(plan.sampled))
-    wrong: dict[str, Any] = fuzz.rng.choice(
-        [
-            {"temperature": float("nan")},
-            {"temperature": -1.0},
-            {"top_p": 0.0},
-            {"min_p": 2.0},
-            {"top_k": -1},
-            {"repetition_penalty": 0.0},
-            {"logit_bias": ((fuzz.bad_token(), 1.0),)},
-            {"logit_bias": ((5, float("inf")),)},
-            {"stop_token_ids": (fuzz.bad_token(),)},
-            {"num_logprobs": -1},
-        ]
-    )
-    spec = plan.sampled[k]
-    params = dataclasses.replace(spec.params, **wrong)
-    plan.sampled[k] = dataclasses.replace(spec, params=params)
-    expected.codes[spec.sequence_id] = ErrorCode.INVALID_PLAN
-
-
-def wrong_copy(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    """Into a table: fails its sequence. From nowhere to nowhere: does nothing."""
-    i = fuzz.victim(picked)
-    plan.copy_sources.append(fuzz.bad_block())
-    if fuzz.rng.random() < 0.5:
-        plan.copy_destinations.append(plan.table_buffers[i][0])
-        _invalid(picked, i, expected)
-    else:
-        plan.copy_destinations.append(fuzz.bad_block())
-
-
-def torn_columns(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    column = fuzz.rng.choice((plan.starts, plan.lengths, plan.table_lengths, plan.num_samples))
-    if fuzz.rng.random() < 0.5:
-        column.append(1)
-    else:
-        column.pop()
-    for spec in (*plan.sequences, *plan.sampled):
-        expected.codes[spec.sequence_id] = ErrorCode.INVALID_PLAN
-
-
-def poisoned_read(fuzz: PlanFuzzer, plan: StepPlan, picked: list[Live], expected: Expected) -> None:
-    """A block that nobody wrote stands for one that was computed."""
-    size = fuzz.runner.spec.block_size
-    known = [i for i in range(len(picked)) if plan.starts[i] >= size and plan.num_samples[i]]
-    if known:
-        i = fuzz.rng.choice(known)
-        position = fuzz.rng.randrange(plan.starts[i] // size)
-        _edit(plan.table_buffers, i, position, fuzz.free_block())
-        expected.codes[picked[i].spec.sequence_id] = ErrorCode.NON_FINITE
-        expected.spoiled.add(picked[i].spec.sequence_id)
-
-
-FAULTS: tuple[Fault, ...] = (
-    wrong_block,
-    wrong_token,
-    wrong_span,
-    short_table,
-    short_history,
-    unsampled_input,
-    shared_write,
-    foreign_read,
-    twice,
-    wrong_params,
-    wrong_copy,
-    torn_columns,
-    poisoned_read,
-)
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._size)

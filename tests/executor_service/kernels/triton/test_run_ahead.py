@@ -295,7 +295,7 @@ def test_wrong_plans_cost_those_they_concern_a_step_and_others_nothing(
     runner: DeviceRunner, expected: list[list[int]]
 ) -> None:
     asks = [
-        Ask(tuple(tokens), rules, tuple(outputs))
+        Ask(tuple(tokens), rules, (tuple(outputs),))
         for (tokens, rules), outputs in zip(COUNTING + READING, expected, strict=True)
     ]
     fuzzer = PlanFuzzer(runner, asks, seed=5)  # type: ignore[arg-type]
