@@ -1,7 +1,8 @@
 """tokenizer.json from the fields of a GGUF file, with the `tokenizers` library alone.
 
 Splits and specials follow transformers' own conversion, so that a prompt becomes the same ids.
-Only byte-level BPE ("gpt2") is covered; anything else is refused by name.
+Byte-level BPE ("gpt2") is made here and SentencePiece's BPE ("llama") in `gguf_sentencepiece`;
+anything else is refused by name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tokenizers import (
 from tokenizers import models as tokenizer_models
 
 from common.errors import ModelError
+from executor_service.models.gguf_fields import field, special_id
+from executor_service.models.gguf_sentencepiece import sentencepiece_tokenizer
 
 _CONTROL, _USER_DEFINED = 3, 4
 
@@ -43,20 +46,27 @@ _SPLITS = {
 def tokenizer_json(fields: dict[str, Any]) -> bytes:
     """Raises ModelError naming the kind of tokenizer that is not supported."""
     kind = fields.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise ModelError(f"tokenizer kind {kind!r} of the GGUF file is not supported; gpt2 is")
+    if kind == "gpt2":
+        tokenizer = _byte_level_tokenizer(fields)
+    elif kind == "llama":
+        tokenizer = sentencepiece_tokenizer(fields)
+    else:
+        raise ModelError(
+            f"tokenizer kind {kind!r} of the GGUF file is not supported; gpt2 and llama are"
+        )
+    _add_ends(tokenizer, fields)
+    return tokenizer.to_str().encode()
+
+
+def _byte_level_tokenizer(fields: dict[str, Any]) -> Tokenizer:
     split = fields.get("tokenizer.ggml.pre", "default")
     if split not in _SPLITS:
         known = ", ".join(sorted(_SPLITS))
         raise ModelError(f"pre-tokenizer {split!r} is not supported; supported are {known}")
-    try:
-        tokenizer = _bpe(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
-    except KeyError as error:
-        raise ModelError(f"the GGUF file has no field {error.args[0]!r}") from error
+    tokenizer = _bpe(field(fields, "tokens"), field(fields, "merges"))
     _set_split(tokenizer, _SPLITS[split])
     _add_special_tokens(tokenizer, fields)
-    _add_bos(tokenizer, fields)
-    return tokenizer.to_str().encode()
+    return tokenizer
 
 
 def _bpe(tokens: list[str], merges: list[str]) -> Tokenizer:
@@ -98,12 +108,22 @@ def _add_special_tokens(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in user])
 
 
-def _add_bos(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
-    """Prompts begin with the BOS token only where the file says so."""
-    if not fields.get("tokenizer.ggml.add_bos_token", False):
-        return
-    bos_id = fields["tokenizer.ggml.bos_token_id"]
-    bos = fields["tokenizer.ggml.tokens"][bos_id]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_id)]
-    )
+def _add_ends(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
+    """Prompts begin with BOS and end with EOS where the file says so.
+
+    A SentencePiece file that says nothing means a BOS.
+    """
+    is_sentencepiece = fields.get("tokenizer.ggml.model") == "llama"
+    single = ["$A"]
+    special_tokens = []
+    for name, default in (("bos", is_sentencepiece), ("eos", False)):
+        if fields.get(f"tokenizer.ggml.add_{name}_token", default):
+            token_id = special_id(fields, name)
+            token = field(fields, "tokens")[token_id]
+            special_tokens.append((token, token_id))
+            single = [token, *single] if name == "bos" else [*single, token]
+    if special_tokens:
+        pair = [*single, *(piece.replace("$A", "$B") for piece in single)]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=special_tokens
+        )

@@ -10,7 +10,7 @@ is not, unless include_stop_str_in_output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -60,7 +60,13 @@ class Delta:
 class Choice:
     """Tokens are pushed until `end` is set; later ones are overrun and ignored."""
 
-    def __init__(self, index: int, request: GenerateRequest, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        index: int,
+        request: GenerateRequest,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
         self.end: ChoiceEnd | None = None
         self.num_output_tokens = 0
         self._index = index
@@ -72,7 +78,9 @@ class Choice:
         self._detokenizer: Detokenizer | None = None
         if request.return_text or request.stop:
             self._detokenizer = new_detokenizer(
-                tokenizer, skip_special_tokens=request.skip_special_tokens
+                tokenizer,
+                skip_special_tokens=request.skip_special_tokens,
+                prompt=prompt_token_ids,
             )
         self._matcher = StopMatcher(request.stop) if request.stop else None
         self._num_text_chars = 0

@@ -1,7 +1,8 @@
 """Token ids to text, one token at a time.
 
-The pieces of one detokenizer, joined, are what decoding all its tokens at once gives: leading
-spaces, special tokens next to text and broken bytes included. A character is given out by the
+The pieces of one detokenizer, joined, are what decoding all its tokens at once gives, leading
+spaces, special tokens next to text and broken bytes included; after a prompt, what they add to the
+prompt's text. A character is given out by the
 token that completes it, so no piece ever holds U+FFFD in place of a character still on its way.
 Each token costs O(1), amortised.
 """
@@ -9,7 +10,7 @@ Each token costs O(1), amortised.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from scheduler_service.api.token_bytes import fallback_byte
@@ -19,7 +20,10 @@ _MAX_WINDOW_TOKENS = 16
 _MAX_BYTE_RUN = 32
 """Bytes of a byte-fallback run that wait for its end. One-shot decoding turns a whole run into
 U+FFFD if any part of it is invalid, so nothing of a run is certain before its end; but a text that
-is spelt in bytes alone has to stream too. 32 bytes hold any emoji or some ten ideographs."""
+is spelt in bytes alone has to stream too. 32 bytes hold any emoji or some ten ideographs.
+
+ASCII ends a run: a line's end, which such vocabularies have as a byte only, is given out at once,
+and a stop string of it stops there."""
 
 
 class Detokenizer(Protocol):
@@ -32,11 +36,14 @@ class Detokenizer(Protocol):
         """What is still held; afterwards no token may follow."""
 
 
-def new_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
+def new_detokenizer(
+    tokenizer: Tokenizer, *, skip_special_tokens: bool, prompt: Sequence[int] = ()
+) -> Detokenizer:
+    """Of the text that goes on after that of `prompt`, which may begin with a space."""
     skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
     if tokenizer.decoding is Decoding.BYTE_LEVEL:
         return ByteLevelDetokenizer(tokenizer, skipped)
-    return WindowDetokenizer(tokenizer, skipped)
+    return WindowDetokenizer(tokenizer, skipped, prompt)
 
 
 def text_of(detokenizer: Detokenizer, token_ids: Iterable[int]) -> str:
@@ -76,13 +83,17 @@ class WindowDetokenizer:
     run of them).
     """
 
-    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skipped: frozenset[int], prompt: Sequence[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._skipped = skipped
         self._window: list[int] = []
         self._num_given_chars = 0
-        self._anchor: int | None = None
+        self._anchor = self._last_anchor(prompt)
         self._run = _ByteRun()
+        if self._anchor is not None:
+            self._restart_window()
 
     def push(self, token_id: int) -> str:
         entry = self._tokenizer.token(token_id)
@@ -110,12 +121,25 @@ class WindowDetokenizer:
         self._run.append(byte)
         if self._run.is_broken:
             return self._take()
-        if self._run.length <= _MAX_BYTE_RUN or self._run.is_inside_character:
+        is_ascii = byte < 0x80
+        if self._run.is_inside_character or (not is_ascii and self._run.length <= _MAX_BYTE_RUN):
             return ""
         text = self._take()
         self._run = _ByteRun()
         self._restart_window()
         return text
+
+    def _last_anchor(self, prompt: Sequence[int]) -> int | None:
+        """None if the prompt has no text."""
+        has_bytes = False
+        for token_id in reversed(prompt):
+            entry = self._tokenizer.token(token_id)
+            if entry is None or token_id in self._skipped:
+                continue
+            if fallback_byte(entry) is None:
+                return token_id
+            has_bytes = True
+        return self._tokenizer.plain_id if has_bytes else None
 
     def _take(self) -> str:
         text = self._decode()
@@ -123,6 +147,8 @@ class WindowDetokenizer:
         return new
 
     def _restart_window(self) -> None:
+        if self._anchor is None:  # so far there were bytes only
+            self._anchor = self._tokenizer.plain_id
         self._window = [] if self._anchor is None else [self._anchor]
         self._num_given_chars = len(self._decode())
 

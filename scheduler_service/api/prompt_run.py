@@ -17,7 +17,10 @@ class PromptRun:
         request = submission.request
         self.submission = submission
         self.first_index = first_index
-        self.choices = [Choice(first_index + j, request, tokenizer) for j in range(request.n)]
+        prompt = submission.prompt_token_ids
+        self.choices = [
+            Choice(first_index + j, request, tokenizer, prompt) for j in range(request.n)
+        ]
         self.running: set[int] = set(range(request.n))
         """Choices that have not ended."""
         self.handle = 0

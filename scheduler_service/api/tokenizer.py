@@ -17,7 +17,7 @@ from typing import Any
 import tokenizers
 
 from common.errors import InvalidRequestError, ModelError
-from scheduler_service.api.token_bytes import byte_level_bytes, plain_bytes
+from scheduler_service.api.token_bytes import byte_level_bytes, fallback_byte, plain_bytes
 
 _SHORT_TEXT_CHARS = 2_000
 """Encodes in about a millisecond; handing it to a thread costs as much."""
@@ -53,6 +53,17 @@ class Tokenizer:
         """Ids that `skip_special_tokens` leaves out of text."""
         added = self._tokenizer.get_added_tokens_decoder()
         return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    @cached_property
+    def plain_id(self) -> int | None:
+        """Some token of text: no byte, not special, more than a space. None if there is none."""
+        for token_id in range(self.vocab_size):
+            entry = self.token(token_id)
+            if entry is None or fallback_byte(entry) is not None or token_id in self.special_ids:
+                continue
+            if plain_bytes(entry).strip():
+                return token_id
+        return None
 
     @property
     def vocab_size(self) -> int:

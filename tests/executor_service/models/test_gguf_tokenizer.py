@@ -114,11 +114,21 @@ def test_prompts_begin_with_bos_only_where_the_file_says_so() -> None:
     assert with_bos.encode("hello", add_special_tokens=False).ids == without.encode("hello").ids
 
 
+def test_prompts_end_with_eos_only_where_the_file_says_so() -> None:
+    fields = tokenizer_fields(320) | {"tokenizer.ggml.add_eos_token": True}
+    with_eos = Tokenizer.from_str(tokenizer_json(fields).decode())
+    inner = with_eos.encode("hello", add_special_tokens=False).ids
+    assert with_eos.encode("hello").ids == [*inner, 2]
+    fields["tokenizer.ggml.add_bos_token"] = True
+    with_both = Tokenizer.from_str(tokenizer_json(fields).decode())
+    assert with_both.encode("hello").ids == [1, *inner, 2]
+
+
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("model", "llama", "'llama'"),
         ("model", "t5", "'t5'"),
+        ("model", "bert", "'bert'"),
         ("pre", "tekken-9", "'tekken-9'"),
         ("merges", None, "merges"),
         ("tokens", None, "tokens"),

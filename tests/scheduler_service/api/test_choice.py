@@ -12,6 +12,7 @@ from scheduler_service.api.tokenizer import Tokenizer
 from scheduler_service.engine.messages import Finished
 from tests.scheduler_service.api.builders import make_request
 from tests.support.smol_files import IM_END
+from tests.support.tiny_tokenizers import byte_fallback_tokenizer, byte_id, word_id
 
 WHITE = "red, green, blue, black, white, pink,"
 
@@ -169,3 +170,34 @@ def test_replayed_outputs_are_not_told_again_but_count(tokenizer: Tokenizer) -> 
         assert second.num_output_tokens == len(ids_of(tokenizer, "red, green, blue, black, white"))
         assert after.end is not None
         assert after.end.stop_reason == "white"
+
+
+def test_a_stop_string_of_a_byte_stops_at_the_byte() -> None:
+    llama = Tokenizer(byte_fallback_tokenizer())
+    choice = Choice(0, make_request(stop=["\n"]), llama)
+    ids = [word_id("\u2581he"), word_id("llo"), byte_id(0x0A), word_id("a")]
+    delta = run(choice, ids, finished("length", len(ids)))
+    assert (delta.text, delta.token_ids) == ("hello", ids[:3])
+    assert delta.end == ("stop", 3, "\n", "")
+
+
+def test_a_stop_string_spans_words_and_bytes_of_a_byte_fallback_vocabulary() -> None:
+    llama = Tokenizer(byte_fallback_tokenizer())
+    stop = "llo \u6f22"
+    words = [word_id("\u2581he"), word_id("llo"), word_id("\u2581")]
+    ids = [*words, *(byte_id(byte) for byte in "\u6f22".encode()), word_id("a")]
+    delta = run(Choice(0, make_request(stop=[stop]), llama), ids, finished("length", len(ids)))
+    assert delta.text == "he"
+    assert delta.end == ("stop", len(ids), stop, "")
+
+
+def test_a_first_word_keeps_its_space_after_the_prompts_text() -> None:
+    llama = Tokenizer(byte_fallback_tokenizer())
+    words = [word_id("\u2581wor"), word_id("ld")]
+    for prompt, stop, text in (
+        ([1, word_id("a")], [], " world"),
+        ([1], [], "world"),
+        ([1, word_id("a")], [" w"], ""),
+    ):
+        choice = Choice(0, make_request(stop=stop), llama, prompt)
+        assert run(choice, words, finished("length", 2)).text == text

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_service.api.detokenizer import new_detokenizer, text_of
+from scheduler_service.api.token_bytes import fallback_byte
 from scheduler_service.api.tokenizer import Decoding, Tokenizer
 from tests.support.smol_files import VOCAB_SIZE, smol_files
 from tests.support.tiny_tokenizers import (
@@ -76,23 +77,85 @@ def test_a_character_comes_with_the_token_that_completes_it(text: str) -> None:
         assert shown == complete
 
 
-@given(
-    ids=st.lists(
-        st.one_of(
-            st.integers(0, 2),
-            st.integers(3, 258),
-            st.sampled_from(sorted(map(word_id, WORDS))),
-        ),
-        max_size=30,
+llama_ids = st.lists(
+    st.one_of(
+        st.integers(0, 2),
+        st.integers(3, 258),
+        st.integers(byte_id(0), byte_id(0x7F)),
+        st.sampled_from(sorted(map(word_id, WORDS))),
     ),
-    skip=st.booleans(),
+    max_size=50,
 )
+
+
+def llama_text(ids: list[int], *, skip: bool) -> str:
+    """Runs of bytes end with ASCII, where all before them is valid; a broken run is U+FFFDs."""
+    texts: list[str] = []
+    run = b""
+    for token_id in [*ids, None]:
+        entry = "" if token_id is None else LLAMA.token(token_id) or ""
+        if skip and token_id in LLAMA.special_ids:
+            continue
+        byte = fallback_byte(entry)
+        if byte is not None:
+            run += bytes([byte])
+            if byte >= 0x80 or not is_utf8(run):
+                continue
+        texts.append(run.decode() if is_utf8(run) else "\ufffd" * len(run))
+        run = b""
+        texts.append(entry.replace("\u2581", " ") if byte is None else "")
+    return "".join(texts)
+
+
+def is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@given(ids=llama_ids, skip=st.booleans())
 @settings(max_examples=500, deadline=None)
 @example(ids=[word_id("\u2581he"), 1, word_id("\u2581wor")], skip=True)
 @example(ids=[1, word_id("\u2581he")], skip=False)
+@example(ids=[byte_id(0x0A), word_id("\u2581he")], skip=True)
+@example(ids=[byte_id(0x0A), byte_id(0xFF)], skip=True)
+@example(ids=[byte_id(byte) for byte in "\u4e2d".encode() * 20] + [word_id("\u2581")], skip=True)
 def test_byte_fallback_pieces_join_to_the_one_shot_decode(ids: list[int], *, skip: bool) -> None:
     joined = "".join(pieces_of(LLAMA, ids, skip=skip))
-    assert joined == LLAMA.decode(ids, skip_special_tokens=skip)
+    assert joined == llama_text(ids, skip=skip).removeprefix(" ")
+    if "\ufffd" not in joined:
+        assert joined == LLAMA.decode(ids, skip_special_tokens=skip)
+
+
+@given(prompt=llama_ids, ids=llama_ids, skip=st.booleans())
+@settings(max_examples=500, deadline=None)
+@example(prompt=[word_id("a")], ids=[word_id("\u2581he")], skip=True)
+@example(prompt=[word_id("a"), byte_id(0x0A)], ids=[word_id("\u2581he")], skip=True)
+@example(prompt=[byte_id(0x0A)], ids=[word_id("\u2581he")], skip=True)
+@example(prompt=[1], ids=[word_id("\u2581he")], skip=True)
+def test_a_continuation_keeps_the_space_of_its_first_word(
+    prompt: list[int], ids: list[int], *, skip: bool
+) -> None:
+    detokenizer = new_detokenizer(LLAMA, skip_special_tokens=skip, prompt=prompt)
+    expected = llama_text(ids, skip=skip)
+    if not llama_text(prompt, skip=skip):
+        expected = expected.removeprefix(" ")
+    assert text_of(detokenizer, ids) == expected
+
+
+def test_metaspace_keeps_the_space_after_a_prompt() -> None:
+    he, letter = METASPACE.token_id("\u2581he"), METASPACE.token_id("a")
+    assert he is not None
+    assert letter is not None
+    detokenizer = new_detokenizer(METASPACE, skip_special_tokens=True, prompt=[letter])
+    assert text_of(detokenizer, [he]) == " he"
+
+
+def test_a_line_end_that_is_a_byte_comes_at_once() -> None:
+    ids = [word_id("a"), byte_id(0x0A), byte_id(0x0A), word_id("a")]
+    assert pieces_of(LLAMA, ids, skip=True) == ["a", "\n", "\n", "a", ""]
 
 
 @given(ids=st.lists(st.integers(0, 2 + len(WORDS)), max_size=60), skip=st.booleans())

@@ -57,6 +57,10 @@ def test_token_bytes_of_a_byte_fallback_vocabulary() -> None:
     assert tokenizer.token_bytes(word_id("\u2581he")) == b" he"
 
 
+def test_a_plain_token_is_neither_byte_nor_space() -> None:
+    assert Tokenizer(byte_fallback_tokenizer()).plain_id == word_id("\u2581he")
+
+
 def test_special_ids_are_those_that_can_be_skipped(tokenizer: Tokenizer) -> None:
     assert {0, IM_START, IM_END} <= tokenizer.special_ids
     assert tokenizer.decode(sorted(tokenizer.special_ids), skip_special_tokens=True) == ""

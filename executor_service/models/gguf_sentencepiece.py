@@ -1,0 +1,92 @@
+"""A GGUF file's SentencePiece vocabulary ("llama") as a BPE tokenizer of the `tokenizers` library.
+
+SentencePiece joins, again and again, the two neighbours whose joined piece has the best score. So
+every way to cut a piece in two pieces is a merge, ranked by the score of the whole. Characters that
+no piece has become their bytes. As in llama.cpp, each text between special tokens gets a space in
+front where the file says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+from tokenizers import models as tokenizer_models
+
+from common.errors import ModelError
+from executor_service.models.gguf_fields import field, special_id
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_SPACE = "\u2581"
+
+
+def sentencepiece_tokenizer(fields: dict[str, Any]) -> Tokenizer:
+    """Without its BOS and EOS. Raises ModelError for missing fields."""
+    tokens: list[str] = field(fields, "tokens")
+    scores: list[float] = field(fields, "scores")
+    types: list[int] = fields.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
+    if not len(tokens) == len(scores) == len(types):
+        raise ModelError("the GGUF file's tokens, scores and token types differ in number")
+    joined = (_NORMAL, _USER_DEFINED)
+    pieces = {
+        token: score
+        for token, score, kind in zip(tokens, scores, types, strict=True)
+        if kind in joined
+    }
+    tokenizer = Tokenizer(
+        tokenizer_models.BPE(
+            vocab={token: i for i, token in enumerate(tokens)},
+            merges=merges_of(pieces),
+            unk_token=tokens[special_id(fields, "unknown")],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    _set_spaces(tokenizer, in_front=fields.get("tokenizer.ggml.add_space_prefix", True))
+    _add_special_tokens(tokenizer, tokens, types)
+    return tokenizer
+
+
+def merges_of(pieces: dict[str, float]) -> list[tuple[str, str]]:
+    """Every cut of a piece in two pieces; the best piece's come first.
+
+    Each merge has a rank of its own here, where SentencePiece takes equal scores from left to
+    right. In a trained vocabulary, scores differ and the cuts of one piece never compete.
+    """
+    merges = []
+    for piece in sorted(pieces, key=pieces.__getitem__, reverse=True):
+        for i in range(1, len(piece)):
+            first = piece[:i]
+            if first in pieces and (second := piece[i:]) in pieces:
+                merges.append((first, second))
+    return merges
+
+
+def _set_spaces(tokenizer: Tokenizer, *, in_front: bool) -> None:
+    spaces = normalizers.Replace(" ", _SPACE)
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if in_front:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+        steps.append(decoders.Strip(" ", 1, 0))
+    else:
+        tokenizer.normalizer = spaces
+    tokenizer.decoder = decoders.Sequence(steps)
+
+
+def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]) -> None:
+    """Control tokens and the unknown one are special; those a user may write are matched whole."""
+    by_type = list(zip(tokens, types, strict=True))
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(token, normalized=False, special=True)
+            for token, kind in by_type
+            if kind in (_UNKNOWN, _CONTROL)
+        ]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=False)
+            for token, kind in by_type
+            if kind == _USER_DEFINED
+        ]
+    )
