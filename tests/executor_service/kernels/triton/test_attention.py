@@ -67,6 +67,14 @@ def test_equals_the_reference_over_shuffled_tables(
     check(case_of(backend, MIXES[mix], heads), backend)
 
 
+def test_a_mixed_step_in_half_precision_equals_the_reference(
+    device: torch.device, half: torch.dtype
+) -> None:
+    heads = (4, 2, 64)
+    backend = backend_of(device, half, heads)
+    check(case_of(backend, [(20, 1), (0, 33), (270, 1), (40, 7)], heads, seed=10), backend)
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_every_head_size_and_grouping_works(
     name: str, device: torch.device, dtype: torch.dtype

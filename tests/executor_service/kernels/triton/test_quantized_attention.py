@@ -35,6 +35,38 @@ def test_equals_the_reference(
     assert (found.double().cpu() - expected).abs().max() < TOLERANCES[dtype]
 
 
+@pytest.mark.parametrize(
+    ("kind", "head_dim"), [*((kind, 128) for kind in QUANTIZED), (KVKind.INT4, 256)]
+)
+def test_wide_heads_equal_the_reference(kind: KVKind, head_dim: int, device: torch.device) -> None:
+    heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": head_dim}
+    backend = make_backend(device, torch.float32, kv_kind=kind, **heads)
+    case = make_case(backend, [(17, 1), (3, 6)], block_size=16, seed=7, **heads)
+    found = case.run(backend)
+    assert found.isfinite().all()
+    expected = case.expected(partial(kept_kv, kind=kind))
+    assert (found.double().cpu() - expected).abs().max() < TOLERANCES[torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "soft_cap"),
+    [(KVKind.INT8, 20, None), (KVKind.INT4, 20, None), (KVKind.INT8, None, 1.5)],
+)
+def test_windows_and_caps_over_quantized_pools_equal_the_reference(
+    kind: KVKind, window: int | None, soft_cap: float | None, device: torch.device
+) -> None:
+    heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64}
+    backend = make_backend(
+        device, torch.float32, kv_kind=kind, window=window, soft_cap=soft_cap, **heads
+    )
+    case = make_case(backend, [(50, 1), (30, 9), (5, 1)], block_size=16, seed=8, **heads)
+    found = case.run(backend)
+    assert found.isfinite().all()
+    kept = partial(kept_kv, kind=kind)
+    expected = case.expected(kept, window=window, soft_cap=soft_cap)
+    assert (found.double().cpu() - expected).abs().max() < TOLERANCES[torch.float32]
+
+
 @pytest.mark.parametrize("kind", [KVKind.BFLOAT16, KVKind.FLOAT16, *QUANTIZED])
 def test_bfloat16_attends_over_every_kind(kind: KVKind, device: torch.device) -> None:
     backend = make_backend(device, torch.bfloat16, num_heads=4, num_kv_heads=2, kv_kind=kind)
