@@ -48,7 +48,8 @@ class SchedulerConfig:
     max_decode_stall: float = option(
         2.0,
         help="while sequences decode, a step takes no more prompt tokens than make it so many times"
-        " as long as one of decodes alone; inf: as many as --max-num-batched-tokens",
+        " as long as if all sequences with a place in the batch decoded; inf: as many as"
+        " --max-num-batched-tokens",
     )
     enable_prefix_caching: bool = option(True, help="reuse the KV of equal prefixes")
     max_num_waiting: int = option(

@@ -1,5 +1,8 @@
 """What the executor costs per step on a real model: `python -m tests.bench.bench_executor`.
 
+Behind a step's own time stand its medians before the forward pass and after it: checks and layout,
+and drawing the tokens.
+
 Wall time counts only where this process waited less than 5% of it for a core, as neighbours on
 the machine otherwise decide the figure; without such a sample the least is shown in brackets.
 """
@@ -7,11 +10,12 @@ the machine otherwise decide the figure; without such a sample the least is show
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from array import array
 from collections.abc import Callable
 
-from common.plan import SamplingParams, StepPlan
+from common.plan import SamplingParams, StepPlan, StepResult, StepTimings
 from executor_service.config import ExecutorConfig
 from executor_service.runner.load import load_runner
 from executor_service.runner.model_runner import ModelRunner
@@ -21,12 +25,14 @@ from tests.support.plans import GREEDY, add_chunk, make_spec
 BLOCK_SIZE = 16
 
 
-def _measured(run: Callable[[], object], seconds: float) -> str:
+def _measured(run: Callable[[], StepResult], seconds: float) -> str:
     run()
-    samples, ends = Samples(), time.perf_counter() + seconds
+    samples, timings, ends = Samples(), list[StepTimings](), time.perf_counter() + seconds
     while time.perf_counter() < ends or samples.count < 3:
-        samples.take(run)
-    return str(samples)
+        samples.take(lambda: timings.append(run().timings))
+    prepare = statistics.median(each.prepare_ns for each in timings) / 1e6
+    sample = statistics.median(each.sample_ns for each in timings) / 1e6
+    return f"{samples!s:36} prepare {prepare:5.2f} ms  sample {sample:5.2f} ms"
 
 
 def uniform_step(
@@ -50,6 +56,7 @@ def uniform_step(
 def _cases() -> list[tuple[str, StepPlan]]:
     sampled = SamplingParams(temperature=0.8, seed=1)
     nucleus = SamplingParams(temperature=0.8, top_p=0.9, seed=1)
+    both = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
     return [
         ("decode, 1 sequence at 256", uniform_step(1, 256, 1, GREEDY)),
         ("decode, 4 sequences at 256", uniform_step(4, 256, 1, GREEDY)),
@@ -59,6 +66,9 @@ def _cases() -> list[tuple[str, StepPlan]]:
         ("decode, 8 at 580, 512 shared", uniform_step(8, 580, 1, GREEDY, shared=512)),
         ("decode, 16 at 256, temperature", uniform_step(16, 256, 1, sampled)),
         ("decode, 16 at 256, top-p", uniform_step(16, 256, 1, nucleus)),
+        ("decode, 32 at 256, temperature", uniform_step(32, 256, 1, sampled)),
+        ("decode, 32 at 256, top-p", uniform_step(32, 256, 1, nucleus)),
+        ("decode, 32 at 256, top-k, top-p", uniform_step(32, 256, 1, both)),
         ("decode, 1 sequence at 4096", uniform_step(1, 4096, 1, GREEDY)),
         ("prefill, 64 tokens on 448", uniform_step(1, 512, 64, GREEDY)),
         ("prefill, 512 tokens", uniform_step(1, 512, 512, GREEDY)),

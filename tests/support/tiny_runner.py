@@ -50,7 +50,7 @@ class Driver:
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._free = list(range(NUM_BLOCKS))[::-1]
+        self._free = list(range(runner.spec.num_blocks))[::-1]
         self._next_id = 1
         self._step_id = 0
 
