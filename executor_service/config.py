@@ -37,7 +37,7 @@ class ExecutorConfig:
     quantization: str = option(
         "auto",
         choices=("auto", "none", "int8", "q4_0", "q4_1", "q8_0", "q4_k", "q6_k"),
-        help="of weights on the CPU; auto: as the file stores them, none: float32",
+        help="of weights on the CPU; auto: as the file stores them or int8, none: float32",
     )
     kv_cache_dtype: str = option(
         "auto",

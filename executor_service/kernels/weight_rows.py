@@ -46,7 +46,16 @@ class Blocks:
     """[out_features, bytes of a row] uint8"""
 
 
-Rows = Tensor | Blocks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dequantized:
+    """Rows that a file keeps in a kind which is none of `WeightKind`."""
+
+    values: Tensor
+    """float32 [out_features, in_features]"""
+    stored_as: str
+
+
+Rows = Tensor | Blocks | Dequantized
 """A Tensor is float32 [out_features, in_features]."""
 
 
@@ -58,13 +67,18 @@ class WeightRule:
     """Blocks of these kinds stay as they are stored; others are dequantized."""
     floats: WeightKind
     """What floats become where their rows are whole blocks of it."""
+    others: WeightKind | None = None
+    """Likewise of what was quantized and is no WeightKind; None: as floats."""
 
     def kind_of(self, rows: Rows) -> WeightKind:
-        """Rows that are not whole blocks of `floats` are int8 if they are whole groups."""
+        """Rows that are not whole blocks of what is wanted are int8 if they are whole groups."""
         if isinstance(rows, Blocks):
             return rows.kind
-        for kind in (self.floats, WeightKind.INT8):
-            if self.floats is not WeightKind.FLOAT32 and rows.shape[1] % kind.block_size == 0:
+        wanted, values = self.floats, rows
+        if isinstance(values, Dequantized):
+            wanted, values = self.others or wanted, values.values
+        for kind in (wanted, WeightKind.INT8):
+            if wanted is not WeightKind.FLOAT32 and values.shape[1] % kind.block_size == 0:
                 return kind
         return WeightKind.FLOAT32
 

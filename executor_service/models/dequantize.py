@@ -33,7 +33,7 @@ class GGUFType(enum.IntEnum):
 
 
 BLOCK_TYPES = frozenset(GGUFType) - {GGUFType.F32, GGUFType.F16}
-"""Those that the CPU multiplies by as they are stored; of all others it makes float32."""
+"""Those that the CPU multiplies by as they are stored."""
 
 _BLOCKS = {
     GGUFType.F32: (1, 4),

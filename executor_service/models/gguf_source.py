@@ -71,6 +71,10 @@ class GGUFSource:
             data=self._in_order(stored, data),
         )
 
+    def stored_kind(self, name: str) -> str | None:
+        type_id = self._find(name)[1].type_id
+        return type_name(type_id).lower() if block_of(type_id)[0] > 1 else None
+
     def _find(self, name: str) -> tuple[str, GGUFTensor]:
         stored = gguf_name(name)
         if stored not in self._file.tensors:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels.backend import Angles, Backend, KVStorage, PackedWeight
-from executor_service.kernels.weight_rows import Rows, WeightRule
+from executor_service.kernels.weight_rows import Dequantized, Rows, WeightRule
 from executor_service.models.config import ModelConfig
 from executor_service.models.weights import WeightSource
 
@@ -111,7 +111,13 @@ class FeedForward:
 def stored_rows(source: WeightSource, name: str, rule: WeightRule) -> Rows:
     """As they are stored, if the rule keeps that kind."""
     blocks = source.blocks(name)
-    return blocks if blocks is not None and blocks.kind in rule.kept else source.tensor(name)
+    if blocks is not None and blocks.kind in rule.kept:
+        return blocks
+    stored_as = source.stored_kind(name)
+    values = source.tensor(name)
+    if rule.others is None or stored_as is None:
+        return values
+    return Dequantized(values=values, stored_as=stored_as)
 
 
 def stacked(backend: Backend, source: WeightSource, names: Sequence[str], bias: object) -> Linear:

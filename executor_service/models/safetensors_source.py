@@ -40,6 +40,9 @@ class SafetensorsSource:
     def blocks(self, name: str) -> Blocks | None:
         return None
 
+    def stored_kind(self, name: str) -> str | None:
+        return None
+
     def tensor(self, name: str) -> Tensor:
         if name not in self._file_of:
             raise ModelError(f"{self._directory} has no tensor {name!r}")

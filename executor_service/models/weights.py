@@ -22,6 +22,10 @@ class WeightSource(Protocol):
         """The same rows as `tensor`, in the blocks they are stored in; None if in no such kind."""
         ...
 
+    def stored_kind(self, name: str) -> str | None:
+        """The kind that its rows are quantized in, whether `blocks` has it or not."""
+        ...
+
     def tensor(self, name: str) -> Tensor:
         """float32, in HF's shape and row order. Raises ModelError if it is not there."""
         ...

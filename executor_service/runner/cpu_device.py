@@ -86,6 +86,7 @@ class CpuDevice:
     ) -> ModelRunner:
         if not isinstance(backend, NativeBackend):
             return ModelRunner(spec, model_files, model, pool)
+        _log_conversions(backend)
         native = NativeForward(model, backend, pool, self._native(spec))
         draws = TokenDraws(backend.library, spec.vocab_size, backend.num_threads)
         return ModelRunner(
@@ -122,3 +123,13 @@ def _load(environ: Mapping[str, str]) -> Library | None:
     except BuildError as error:
         log.warning("no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error)
         return None
+
+
+def _log_conversions(backend: NativeBackend) -> None:
+    """What is not served in the kind that it is stored in, and that no flag asked for."""
+    found = [
+        f"{count} of {stored_as} to {kind.label}"
+        for (stored_as, kind), count in sorted(backend.conversions.items())
+    ]
+    if found:
+        log.info("weights converted", extra={"weights": ", ".join(found)})

@@ -20,7 +20,7 @@ def weight_rules(config: ExecutorConfig) -> WeightRules:
     if config.dtype == "float32" or config.quantization == "none":
         return EXACT_WEIGHTS
     if config.quantization == "auto":
-        stored = WeightRule(kept=_BLOCK_KINDS, floats=WeightKind.FLOAT32)
+        stored = WeightRule(kept=_BLOCK_KINDS, floats=WeightKind.FLOAT32, others=WeightKind.INT8)
         return WeightRules(linears=stored, embeddings=stored)
     return quantized(WeightKind[config.quantization.upper()])
 

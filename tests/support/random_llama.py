@@ -104,6 +104,9 @@ class RandomWeights:
     def __contains__(self, name: str) -> bool:
         return not name.endswith(".bias")
 
+    def stored_kind(self, name: str) -> None:
+        return None
+
     def blocks(self, name: str) -> None:
         return None
 

@@ -24,6 +24,7 @@ from executor_service.kernels.native.structs import Batch, Limits
 from executor_service.kernels.native.weights import NativeWeight, WeightArena
 from executor_service.kernels.weight_rows import (
     EXACT_WEIGHTS,
+    Dequantized,
     Rows,
     WeightKind,
     WeightRule,
@@ -60,6 +61,8 @@ class NativeBackend:
         self.weight_rules = weight_rules
         self._arena = WeightArena()
         self._kinds: Counter[WeightKind] = Counter()
+        self.conversions: Counter[tuple[str, WeightKind]] = Counter()
+        """How many weights of which stored kind were packed as another one."""
         self.library = library
         self.num_threads = num_threads
         self._kv_dtype = kv_dtype
@@ -78,6 +81,9 @@ class NativeBackend:
     def prepare_weight(self, rows: Sequence[Rows], rule: WeightRule) -> PackedWeight:
         packed = weights.pack(self.library, self._arena, rows, rule)
         self._kinds.update(packed.bytes_by_kind)
+        self.conversions.update(
+            (part.stored_as, rule.kind_of(part)) for part in rows if isinstance(part, Dequantized)
+        )
         return cast(PackedWeight, packed)
 
     def prepare_embedding(self, rows: Rows) -> PackedWeight:

@@ -17,7 +17,7 @@ from torch import Tensor
 from executor_service.kernels.native import pages
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import Weight
-from executor_service.kernels.weight_rows import Blocks, Rows, WeightKind, WeightRule
+from executor_service.kernels.weight_rows import Blocks, Dequantized, Rows, WeightKind, WeightRule
 
 _PARTS = 7
 _ALIGNMENT = 64
@@ -99,17 +99,17 @@ def pack(
     library: Library, arena: WeightArena, rows: Sequence[Rows], rule: WeightRule
 ) -> NativeWeight:
     """Stacks the rows; neighbours of one kind become one part."""
-    runs: list[tuple[WeightKind, list[Rows]]] = []
+    runs: list[tuple[WeightKind, list[Tensor | Blocks]]] = []
     for part in rows:
         kind = rule.kind_of(part)
         if not runs or runs[-1][0] is not kind:
             runs.append((kind, []))
-        runs[-1][1].append(part)
+        runs[-1][1].append(part.values if isinstance(part, Dequantized) else part)
     return NativeWeight([_pack_run(library, arena, kind, run) for kind, run in runs])
 
 
 def _pack_run(
-    library: Library, arena: WeightArena, kind: WeightKind, rows: Sequence[Rows]
+    library: Library, arena: WeightArena, kind: WeightKind, rows: Sequence[Tensor | Blocks]
 ) -> _Part:
     counts = [part.out_features if isinstance(part, Blocks) else len(part) for part in rows]
     first = rows[0]
@@ -124,7 +124,7 @@ def _pack_run(
     return _Part(kind, done, in_features, data)
 
 
-def _source(library: Library, kind: WeightKind, rows: Rows) -> Tensor:
+def _source(library: Library, kind: WeightKind, rows: Tensor | Blocks) -> Tensor:
     """What is packed: blocks of the kind, or floats where packing quantizes or nothing does."""
     if isinstance(rows, Blocks):
         return rows.data.contiguous()

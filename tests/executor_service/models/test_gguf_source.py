@@ -69,6 +69,19 @@ def test_blocks_are_the_rows_of_the_tensor(kind: GGMLQuantizationType, tmp_path:
     assert source.blocks("model.norm.weight") is None
 
 
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
+def test_a_stored_kind_is_told_of_what_is_quantized(
+    kind: GGMLQuantizationType, tmp_path: Path
+) -> None:
+    source = open_checkpoint(
+        write_gguf(tiny_model("llama"), tmp_path / "m.gguf", kind=kind)
+    ).weights
+    is_float = kind.name in ("F16", "BF16")
+    stored = source.stored_kind("model.layers.0.self_attn.q_proj.weight")
+    assert stored == (None if is_float else kind.name.lower())
+    assert source.stored_kind("model.norm.weight") is None
+
+
 def test_floats_have_no_blocks(tmp_path: Path) -> None:
     for kind in (GGMLQuantizationType.F16, GGMLQuantizationType.Q5_1):
         path = write_gguf(tiny_model("llama"), tmp_path / f"{kind.name}.gguf", kind=kind)

@@ -14,7 +14,12 @@ from transformers import PreTrainedModel
 from common.errors import ConfigError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.native.backend import NativeBackend
-from executor_service.kernels.weight_rows import EXACT_WEIGHTS, WeightKind, WeightRules
+from executor_service.kernels.weight_rows import (
+    EXACT_WEIGHTS,
+    Dequantized,
+    WeightKind,
+    WeightRules,
+)
 from executor_service.models.checkpoint import open_checkpoint
 from executor_service.runner.load import load_runner
 from executor_service.runner.weight_choice import quantized, weight_rules
@@ -85,6 +90,56 @@ def test_kept_blocks_compute_what_the_dequantized_file_does(gguf: Path) -> None:
     kept = of(gguf, weight_rules(ExecutorConfig())).whole(tokens)
     exact = of(gguf, EXACT_WEIGHTS).whole(tokens)
     assert 0 < distance(kept, exact) < 0.03
+
+
+@pytest.mark.parametrize("stored", ["Q5_0", "Q5_1", "MXFP4"])
+def test_other_stored_kinds_are_served_in_int8_near_what_they_say(
+    stored: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    native_library()
+    path = write_gguf(calm_model(), tmp_path / "m.gguf", kind=GGMLQuantizationType[stored])
+    caplog.set_level("INFO")
+    spec = tiny_runner(path).spec
+    told = [record for record in caplog.records if record.getMessage() == "weights converted"]
+    num_weights = 7 * len(calm_model().model.layers) + 2
+    assert [record.__dict__["weights"] for record in told] == [
+        f"{num_weights} of {stored.lower()} to int8"
+    ]
+    assert spec.dtype == "int8"
+    assert spec.weights_bytes < 0.3 * tiny_runner(path, dtype="float32").spec.weights_bytes
+    tokens = prompt(60)
+    found = of(path, weight_rules(ExecutorConfig())).whole(tokens)
+    exact = of(path, EXACT_WEIGHTS).whole(tokens)
+    assert 0 < divergence(found, exact) < 1e-3
+
+
+def divergence(found: Tensor, expected: Tensor) -> float:
+    """Mean KL of the next token's distribution, in nats."""
+    logs, wanted = found.log_softmax(dim=1), expected.log_softmax(dim=1)
+    return float((wanted.exp() * (wanted - logs)).sum(dim=1).mean())
+
+
+@pytest.mark.parametrize("stored", ["F32", "F16", "BF16", "Q8_0"])
+def test_floats_and_kept_kinds_are_not_converted(
+    stored: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    native_library()
+    path = write_gguf(calm_model(), tmp_path / "m.gguf", kind=GGMLQuantizationType[stored])
+    caplog.set_level("INFO")
+    assert tiny_runner(path).spec.dtype == ("q8_0" if stored == "Q8_0" else "float32")
+    assert "weights converted" not in caplog.messages
+
+
+def test_each_row_of_a_stack_has_the_kind_of_its_own_rule() -> None:
+    rule = weight_rules(ExecutorConfig()).linears
+    floats = torch.zeros(8, 64)
+    assert rule.kind_of(floats) is WeightKind.FLOAT32
+    assert rule.kind_of(Dequantized(values=floats, stored_as="q5_0")) is WeightKind.INT8
+    backend = NativeBackend(native_library(), num_threads=1)
+    rows = [floats, Dequantized(values=floats, stored_as="q5_0"), floats]
+    backend.prepare_weight(rows, rule)
+    assert backend.weights_dtype() == "float32+int8"
+    assert backend.conversions == {("q5_0", WeightKind.INT8): 1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
