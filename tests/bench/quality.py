@@ -1,7 +1,8 @@
 """What kinds of weights and pools cost in quality: `python -m tests.bench.quality`.
 
-Real text is read by the model in each kind and by the float32 model of the same file; what differs
-is the next token's distribution. Prints a markdown table.
+`texts` are read by the model in each kind and by the float32 model of the same file; what differs
+is the next token's distribution. Prints the table of `docs/quality.md`. Figures of two runs compare
+only over the same texts, so those are not edited.
 
 NLL: mean negative log likelihood of the text, in nats. KL: mean divergence from the float32 model's
 distribution. Top-1: how often the most likely token is the same.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,28 +27,26 @@ from executor_service.models.source import locate
 from executor_service.runner.weight_choice import weight_rules
 from tests.support.paged_model import PagedModel
 
-_ROOT = Path(__file__).parents[2]
-_STDLIB = Path(sysconfig.get_path("stdlib"))
-TEXTS = (
-    _ROOT / "README.md",
-    _STDLIB / "LICENSE.txt",
-    _STDLIB / "pydoc_data" / "topics.py",
-    _STDLIB / "textwrap.py",
-)
-"""Prose, a licence, documentation and source code, in the words of several people."""
+_FOLDER = Path(__file__).parent / "texts"
+TEXTS = tuple(_FOLDER / f"{name}.txt" for name in ("prose", "dialogue", "handbook", "code"))
+"""A story; a talk; lists, tables and numbers; Python."""
 _CHUNK = 128
-_EXACT = ExecutorConfig(dtype="float32", kv_cache_dtype="float32")
+EXACT = ExecutorConfig(dtype="float32", kv_cache_dtype="float32")
+_AS_STORED = ExecutorConfig(kv_cache_dtype="float32")
 VARIANTS = {
+    "`--quantization auto` (as stored)": _AS_STORED,
     **{
-        f"{kind} weights": ExecutorConfig(quantization=kind, kv_cache_dtype="float32")
-        for kind in ("auto", "int8", "q8_0", "q6_k", "q4_k", "q4_1", "q4_0")
+        f"`--quantization {kind}`": dataclasses.replace(_AS_STORED, quantization=kind)
+        for kind in ("int8", "q8_0", "q6_k", "q4_k", "q4_1", "q4_0")
     },
-    "bfloat16 KV": dataclasses.replace(_EXACT, kv_cache_dtype="bfloat16"),
-    "float16 KV": dataclasses.replace(_EXACT, kv_cache_dtype="float16"),
-    "int8 KV": dataclasses.replace(_EXACT, kv_cache_dtype="int8"),
-    "defaults": ExecutorConfig(),
+    **{
+        f"`--kv-cache-dtype {dtype}`": dataclasses.replace(EXACT, kv_cache_dtype=dtype)
+        for dtype in ("bfloat16", "float16", "int8")
+    },
+    "defaults: as stored, KV in bfloat16": ExecutorConfig(),
     "int8 weights, int8 KV": ExecutorConfig(quantization="int8", kv_cache_dtype="int8"),
 }
+"""By their rows' labels in `docs/quality.md`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +59,8 @@ class Quality:
 def texts(checkpoint: Checkpoint, length: int) -> list[list[int]]:
     """The first `length` tokens of each text."""
     tokenizer = Tokenizer.from_str(checkpoint.files["tokenizer.json"].decode())
-    pieces = [tokenizer.encode(path.read_text()[: length * 8]).ids[:length] for path in TEXTS]
-    assert all(len(piece) == length for piece in pieces)
+    pieces = [tokenizer.encode(path.read_text()).ids[:length] for path in TEXTS]
+    assert all(len(piece) == length for piece in pieces), "a text has fewer tokens"
     return pieces
 
 
@@ -113,19 +111,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tokens", type=int, default=640, help=f"of each of {len(TEXTS)} texts")
-    parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
+    parser.add_argument("--rows", default="", help="only those whose label contains this")
     flags = parser.parse_args()
     checkpoint = open_checkpoint(locate(flags.model, None))
     pieces = texts(checkpoint, flags.tokens)
-    reference = Subject(checkpoint, _EXACT, flags.tokens)
+    reference = Subject(checkpoint, EXACT, flags.tokens)
     exact = [list(reference.distributions(tokens)) for tokens in pieces]
     own = compare(reference, exact, pieces)
     print(f"{len(pieces) * (flags.tokens - 1)} tokens of {', '.join(p.name for p in TEXTS)}\n")
     print("| variant | packed as | MiB | NLL | KL | top-1 |\n|---|---|---|---|---|---|")
     size = reference.num_bytes >> 20
     print(f"| float32 | {reference.weights} | {size} | {own.nll:.4f} | 0 | 1 |", flush=True)
-    for name in flags.variants:
-        subject = Subject(checkpoint, VARIANTS[name], flags.tokens)
+    for name, config in VARIANTS.items():
+        if flags.rows not in name:
+            continue
+        subject = Subject(checkpoint, config, flags.tokens)
         found = compare(subject, exact, pieces)
         print(
             f"| {name} | {subject.weights} | {subject.num_bytes >> 20} | {found.nll:.4f} |"
