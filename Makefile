@@ -18,7 +18,7 @@ GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 PEERS_FOLDER ?= .venv-peers
 PEERS_MODELS := $(PEERS_FOLDER)/models
 
-.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-gpu bench-gpu bench bench-core test-compose peers
+.PHONY: help setup demo test test-all check lint fmt proto mutants check-aot test-triton test-gpu bench-gpu bench bench-core test-compose peers
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,23 @@ mutants: setup ## break each invariant by one line and see a named test fail
 
 check-aot: setup $(VENV)/.triton ## compile every Triton kernel for sm_80, sm_90 and sm_100, compare with the table
 	$(RUN) -m tests.aot
+
+# An environment that differs from the locked one in its Triton: what it lacks is found there. The
+# interpreter of Triton 3.6 makes numbers of arrays of one element, which numpy refuses from 2.4 on.
+TRITON ?=
+TRITON_VENV = .venv-triton/$(TRITON)
+SITE_PACKAGES = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+$(TRITON_VENV)/.done: $(VENV)/.done
+	@$(if $(TRITON),,echo 'make test-triton needs a version: make test-triton TRITON=3.6.0' >&2; exit 1)
+	$(PY) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q --no-compile --disable-pip-version-check --no-deps triton==$(TRITON) numpy==2.3.5
+	$(PY) $(SITE_PACKAGES) > "$$($(@D)/bin/python $(SITE_PACKAGES))/locked.pth"
+	touch $@
+
+test-triton: $(TRITON_VENV)/.done ## kernels under the interpreter of another Triton, and compiled by it: TRITON=3.6.0
+	PYTHONPATH=. $(TRITON_VENV)/bin/python -m pytest -q tests/executor_service/kernels/test_triton.py
+	PYTHONPATH=. $(TRITON_VENV)/bin/python -m tests.aot
 
 # The heaviest come last; what is not done by then is stopped, and its output stands.
 test-gpu: ## kernels, graphs, runner and whole models on this machine's GPU, 3.5 minutes [GPU_PYTHON=python3]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 def test_kernels_equal_their_references_under_the_interpreter(which: str) -> None:
     folder = Path(__file__).parent / "triton"
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    # Triton 3.6 makes numbers of arrays of one element, which numpy still allowed in 2.4.
+    # Triton 3.6 makes numbers of arrays of one element, of which numpy warns up to 2.3.
     warnings = ("-W", "ignore:Conversion of an array with ndim:DeprecationWarning")
     options = ("-q", "-p", "no:cacheprovider", *warnings, "-m", which)
     done = subprocess.run(
