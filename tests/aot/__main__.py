@@ -19,6 +19,9 @@ from tests.aot.figures import SHARED_LIMITS, Figures, problems
 from tests.aot.launches import Launch, attention_launches, launches
 from tests.aot.models import HEADS, MODELS, VARIANTS
 
+_SPILLS_ELSEWHERE = 32
+"""That the compiler of another version may show: its registers are not what launches were chosen
+for, and so few cost a little time."""
 TABLE = Path(__file__).parent / "table.json"
 
 
@@ -32,20 +35,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         os.environ.setdefault("TRITON_CACHE_DIR", cache)
         found = {f"sm_{arch}": dict(_compiled(arch)) for arch in archs}
+    is_tables = arguments.write or table.get("triton") == triton.__version__
+    most_spills = 0 if is_tables else _SPILLS_ELSEWHERE
     wrong = [
         f"{chip}: {name}: {problem}"
         for arch, (chip, rows) in zip(archs, found.items(), strict=True)
         for name, figures in rows.items()
-        for problem in problems(name, figures, arch)
+        for problem in problems(name, figures, arch, most_spills)
     ]
     made = {chip: {name: f.as_json() for name, f in rows.items()} for chip, rows in found.items()}
     if arguments.write:
         table = {**table, "triton": triton.__version__, **made}
         TABLE.write_text(json.dumps(table, indent=1) + "\n")
-    elif table.get("triton") != triton.__version__:
+    elif not is_tables:
         print(
             f"the table is of triton {table.get('triton')}, this is {triton.__version__}:"
-            " figures are not compared, limits are"
+            f" figures are not compared, limits are, with up to {most_spills} spills"
         )
     else:
         wrong += [line for chip in made for line in _differences(chip, table[chip], made[chip])]

@@ -21,6 +21,12 @@ def test_a_clean_kernel_has_no_problem() -> None:
     assert problems(MIXED, dataclasses.replace(CLEAN, tcgen05=12), 100) == []
 
 
+def test_so_many_spills_may_be_allowed() -> None:
+    spilling = dataclasses.replace(CLEAN, spills=3)
+    assert problems(DECODES, spilling, 80, most_spills=3) == []
+    assert problems(DECODES, spilling, 80, most_spills=2) == ["3 spills"]
+
+
 def test_spills_and_too_much_shared_memory_are_problems() -> None:
     assert problems(DECODES, dataclasses.replace(CLEAN, spills=1), 80)
     large = dataclasses.replace(CLEAN, shared_bytes=200_000)
