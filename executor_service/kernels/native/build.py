@@ -236,16 +236,20 @@ def _build(compiler: Compiler, level: Level, path: Path) -> None:
                 return
             with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
                 objects = compile_objects(compiler, level, (), Path(scratch))
-                made = str(Path(scratch) / path.name)
-                parts = [str(part) for part in objects]
-                _run([*compiler.command, "-shared", "-fopenmp", *parts, *_LIBRARIES, "-o", made])
-                Path(made).replace(path)
+                made = Path(scratch) / path.name
+                _link(compiler, level, objects, made)
+                made.replace(path)
     except OSError as error:
         raise BuildError(f"cannot write {path}: {error}") from error
     log.info(
         "native kernels built",
         extra={"level": level.name, "seconds": round(time.monotonic() - started, 1)},
     )
+
+
+def _link(compiler: Compiler, level: Level, objects: Sequence[Path], made: Path) -> None:
+    flags = (*level.flags, "-shared", "-fopenmp")
+    _run([*compiler.command, *flags, *map(str, objects), *_LIBRARIES, "-o", str(made)])
 
 
 def _digest(level: Level) -> str:

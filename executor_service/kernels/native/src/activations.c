@@ -31,9 +31,10 @@ static act_group quantize_group(const float *x, int8_t *bytes)
     act_group group = {.scale = most >= LEAST ? most / 127.0f : 0.0f};
     if (bits >= INFINITE)
         group.scale = NAN;
+    const int32_t kept = bits < INFINITE ? -1 : 0; /* no bit of what is no number */
     vi sums[2] = {{0}, {0}};
     UNROLL for (int i = 0; i < GROUP_VECTORS; i++) {
-        vi q = rounded(values[i] * inverse);
+        vi q = rounded(values[i] * inverse) & kept;
         byte_lanes narrow = __builtin_convertvector(q, byte_lanes);
         memcpy(bytes + i * LANES, &narrow, sizeof narrow);
         sums[i * 2 / GROUP_VECTORS] += q;
