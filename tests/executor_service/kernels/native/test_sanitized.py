@@ -18,7 +18,8 @@ KERNELS = "tests/executor_service/kernels/native"
 RUNNER = "tests/executor_service/runner"
 CASES = {
     "plans": [f"{RUNNER}/test_plan_fuzz.py"],
-    "attention": [f"{KERNELS}/test_shared_prefixes.py"],
+    "attention": [f"{KERNELS}/test_attention.py", f"{KERNELS}/test_shared_prefixes.py"],
+    "linears": [f"{KERNELS}/test_linears.py"],
     "draws": [f"{RUNNER}/test_native_sampler.py"],
 }
 
