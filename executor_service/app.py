@@ -70,7 +70,7 @@ def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None
         keep_threads_apart(threads, usable_cores(), os.environ)
     config = replace(config, threads=threads)  # once torch is here it could not be counted
     # Imported here, on the device thread: torch takes seconds, and the port is open meanwhile.
-    # Native kernels that are not built yet take as long, on another core.
+    # Native kernels that are not built yet take longer, on other cores.
     with build.ahead(os.environ) if config.device == "cpu" else contextlib.nullcontext():
         try:
             from executor_service.runner.load import load_runner
@@ -79,8 +79,7 @@ def _load_model(config: ExecutorConfig, progress: Callable[[int, int, str], None
                 f"an executor needs the package {error.name}: pip install 'octavo[executor]'"
                 " (from a checkout: make setup)"
             ) from error
-
-    return load_runner(config, progress)
+        return load_runner(config, progress)
 
 
 class ExecutorProcess:

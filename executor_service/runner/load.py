@@ -47,7 +47,9 @@ class LoadedKV(NamedTuple):
 def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
     if config.device == "cpu":
-        return load_on(CpuDevice(config), config, progress)
+        # In this order: the device waits for its kernels, which may be being built.
+        checkpoint = open_checkpoint(locate(config.model, config.revision))
+        return load_checkpoint(CpuDevice(config), config, checkpoint, progress)
     if importlib.util.find_spec("triton") is None:
         raise ConfigError(
             "--device cuda needs the package triton: pip install 'octavo[executor,gpu]'"

@@ -43,6 +43,18 @@ _LIBRARIES = ("-lm", "-Wl,--no-undefined")
 _COMPILERS = ("cc", "gcc", "clang")
 _MAX_BATCHES = 6
 """More would wait for the longest source anyway."""
+_COMPILE_S = {
+    "attention_floats.c": 0.6,
+    "linear_q4.c": 1.2,
+    "linear_f32.c": 0.8,
+    "linear_q6.c": 0.5,
+    "linear_int8.c": 0.4,
+}
+"""Seconds of one core for what makes many kernels of one text, so that batches take about as long
+as each other. A wrong figure costs a wait and nothing else."""
+_USUAL_COMPILE_S = 0.15
+_ATTENTION_COMPILE_S = 2.5
+"""Of the text that has most dtypes of KV: with matrix tiles another one than without."""
 
 
 class BuildError(Exception):
@@ -191,19 +203,25 @@ def compile_objects(
         _run([*command, f"-I{SOURCES}", "-c", str(batch), "-o", str(target)])
         return target
 
-    batches = _batches(len(os.sched_getaffinity(0)), directory)
+    batches = _batches(level, len(os.sched_getaffinity(0)), directory)
     with ThreadPoolExecutor(len(batches)) as pool:
         return list(pool.map(compiled, batches))
 
 
-def _batches(count: int, directory: Path) -> list[Path]:
-    """Files that include all sources, each about as much."""
+def _batches(level: Level, count: int, directory: Path) -> list[Path]:
+    """Files that include all sources, each about as long to compile."""
+    longest = "attention_parts.c" if level.needs >= _AMX else "attention_floats.c"
+    seconds = {**_COMPILE_S, longest: _ATTENTION_COMPILE_S}
+
+    def weight(source: Path) -> float:
+        return seconds.get(source.name, _USUAL_COMPILE_S)
+
     batches: list[list[Path]] = [[] for _ in range(min(count, _MAX_BATCHES))]
-    sizes = [0] * len(batches)
-    for source in sorted(_sources(), key=lambda path: path.stat().st_size, reverse=True):
-        least = sizes.index(min(sizes))
+    weights = [0.0] * len(batches)
+    for source in sorted(_sources(), key=weight, reverse=True):
+        least = weights.index(min(weights))
         batches[least].append(source)
-        sizes[least] += source.stat().st_size
+        weights[least] += weight(source)
     paths = []
     for i, sources in enumerate(batches):
         path = directory / f"batch{i}.c"

@@ -1,4 +1,4 @@
-"""Which device a runner is loaded on, and what is refused before anything is read."""
+"""Which device a runner is loaded on, and what is refused before any weight is read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def load(**fields: Any) -> None:
-    load_runner(
-        ExecutorConfig(model="/nowhere", **fields), lambda done, total, what: pytest.fail(what)
-    )
+    config = ExecutorConfig(**({"model": "/nowhere"} | fields))
+    load_runner(config, lambda done, total, what: pytest.fail(what))
 
 
 def test_the_cpu_does_not_compute_in_bfloat16() -> None:
@@ -33,7 +32,7 @@ def test_the_cpu_does_not_compute_in_bfloat16() -> None:
 def test_the_cpu_says_which_pools_it_has_and_where_the_others_are(dtype: str) -> None:
     wanted = f"--kv-cache-dtype {dtype}.*bfloat16.*float16.*int8.*--device cuda"
     with pytest.raises(ConfigError, match=wanted):
-        load(kv_cache_dtype=dtype)
+        load(model="smollm2-135m", kv_cache_dtype=dtype)
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
@@ -58,7 +57,7 @@ def test_torch_alone_has_a_pool_of_float32_only(
 ) -> None:
     monkeypatch.setenv("OCTAVO_NATIVE", "0")
     with pytest.raises(ConfigError, match=f"--kv-cache-dtype {dtype}.*native"):
-        load(kv_cache_dtype=dtype)
+        load(model="smollm2-135m", kv_cache_dtype=dtype)
 
 
 @pytest.mark.skipif(HAS_TRITON, reason="triton is installed")

@@ -70,10 +70,10 @@ ALWAYS_INLINE void attend(const int kind, const parts_split *s, partial_result r
         else
             weigh_tile(kind, 0, s, row, result);
     }
-    mix_parts(kind, s, tiles, result.mixed);
+    mix_parts(kind, MAX_ROW_TILES, s, tiles, result.mixed);
     const int all_see_all = seen(s->unit, s->group, 0, s->first) == s->slots;
     if (kind != OCT_KV_INT8 && !all_see_all && !all_finite(s, result.mixed))
-        mix_apart(kind, s, result.mixed);
+        mix_apart(s, result.mixed);
 }
 
 void parts_attend(const attention_unit *unit, const kv_view *view, int32_t group, int32_t split,

@@ -182,31 +182,33 @@ ALWAYS_INLINE void mix_rows_of(const int kind, int32_t rows, const kv_tile *tile
     }
 }
 
+/* Of what a machine level has for these products: with matrix tiles the other dtypes are those of
+ * attention_parts.c. */
 static inline void score_rows(int32_t kind, int32_t rows, const float *q, int32_t head_dim,
                               kv_tile keys, const uint8_t *ahead, float *scores, int32_t stride)
 {
-    if (kind == OCT_KV_BFLOAT16)
+    if (AMX || kind == OCT_KV_FLOAT32)
+        score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, ahead, scores, stride);
+    else if (kind == OCT_KV_BFLOAT16)
         score_rows_of(OCT_KV_BFLOAT16, rows, q, head_dim, keys, ahead, scores, stride);
     else if (kind == OCT_KV_FLOAT16)
         score_rows_of(OCT_KV_FLOAT16, rows, q, head_dim, keys, ahead, scores, stride);
-    else if (kind == OCT_KV_INT8)
-        score_rows_of(OCT_KV_INT8, rows, q, head_dim, keys, ahead, scores, stride);
     else
-        score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, ahead, scores, stride);
+        score_rows_of(OCT_KV_INT8, rows, q, head_dim, keys, ahead, scores, stride);
 }
 
 static inline void mix_rows(int32_t kind, int32_t rows, const kv_tile *tiles, kv_ahead *ahead,
                             int32_t width, int32_t first, int32_t end, const float *weights,
                             int32_t stride, float *mixed)
 {
-    if (kind == OCT_KV_BFLOAT16)
+    if (AMX || kind == OCT_KV_FLOAT32)
+        mix_rows_of(OCT_KV_FLOAT32, rows, tiles, ahead, width, first, end, weights, stride, mixed);
+    else if (kind == OCT_KV_BFLOAT16)
         mix_rows_of(OCT_KV_BFLOAT16, rows, tiles, ahead, width, first, end, weights, stride, mixed);
     else if (kind == OCT_KV_FLOAT16)
         mix_rows_of(OCT_KV_FLOAT16, rows, tiles, ahead, width, first, end, weights, stride, mixed);
-    else if (kind == OCT_KV_INT8)
-        mix_rows_of(OCT_KV_INT8, rows, tiles, ahead, width, first, end, weights, stride, mixed);
     else
-        mix_rows_of(OCT_KV_FLOAT32, rows, tiles, ahead, width, first, end, weights, stride, mixed);
+        mix_rows_of(OCT_KV_INT8, rows, tiles, ahead, width, first, end, weights, stride, mixed);
 }
 
 #endif

@@ -152,7 +152,7 @@ ALWAYS_INLINE void convert_rows(const int kind, const int first, const int rows,
         }
         return;
     }
-    for (int i = first; i < end; i++)
+    NOT_UNROLLED for (int i = first; i < end; i++)
         convert_row_below(kind, s, i);
 }
 

@@ -44,17 +44,18 @@ ALWAYS_INLINE void mix_tiles(const int kind, const int tiles, const parts_split 
     store_sums(tiles, mixed + (size_t)(tile * AMX_ROWS) * width + column, AMX_ROWS * width, width);
 }
 
-ALWAYS_INLINE void mix_parts(const int kind, const parts_split *s, const kv_tile *slots,
-                             float *mixed)
+/* With up to `most` tiles of rows at once. */
+ALWAYS_INLINE void mix_parts(const int kind, const int most, const parts_split *s,
+                             const kv_tile *slots, float *mixed)
 {
     const int32_t width = kv_width(s->view->kv);
     for (int32_t i = 0; i * PAIRED < s->slots; i++)
         convert_rows(kind, 0, TILE, values_of(kind, s, slots, 0, i));
     for (int32_t column = 0; column < width; column += TILE)
-        for (int32_t i = s->first_row / AMX_ROWS; i < s->row_tiles; i += MAX_ROW_TILES) {
-            const int is_last = i + MAX_ROW_TILES >= s->row_tiles;
-            PRODUCT_CASES(s->row_tiles - i, mix_tiles(kind, NUM_TILES, s, i, slots, column,
-                                                      is_last && column + TILE < width, mixed))
+        for (int32_t i = s->first_row / AMX_ROWS; i < s->row_tiles; i += most) {
+            const int has_next = i + most >= s->row_tiles && column + TILE < width;
+            PRODUCT_CASES(least(most, s->row_tiles - i),
+                          mix_tiles(kind, NUM_TILES, s, i, slots, column, has_next, mixed))
         }
 }
 
@@ -93,15 +94,16 @@ static void spoil_seeing(const parts_split *s, int32_t slot, int32_t column, flo
 
 /* Where some V is not finite, and 0 times it is not 0: it reaches the rows that see it, and the
  * others are what they would have been without it. */
-ALWAYS_INLINE void mix_apart(const int kind, const parts_split *s, float *mixed)
+RARE void mix_apart(const parts_split *s, float *mixed)
 {
+    const int kind = s->view->kv->dtype;
     const int32_t width = kv_width(s->view->kv), pair = kv_pair(kind);
     kv_tile tiles[SPLIT_TILES];
     find_values(s, tiles);
     for (int32_t i = 0; i * TILE < s->slots; i++)
         tiles[i] = finite_copy(kind, tiles[i], TILE * width,
                                (uint16_t *)(s->gathered + (size_t)i * kv_tile_bytes(s->view->kv)));
-    mix_parts(kind, s, tiles, mixed);
+    mix_parts(kind, 1, s, tiles, mixed);
     find_values(s, tiles);
     for (int32_t slot = 0; slot < s->slots; slot++) {
         const uint16_t *values = tiles[slot / TILE].elements;

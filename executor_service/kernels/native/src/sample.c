@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "candidates.h"
+#include "nucleus.h"
 #include "simd.h"
 
 /* Weights are summed in lanes of float over so many at a time, and those sums in double. */
@@ -123,17 +124,6 @@ static void adjust(float *logits, const oct_draw *draw, int32_t *counts)
 
 /* ---- the best -------------------------------------------------------------------------------- */
 
-static int any(vi mask)
-{
-#if LANES == 16
-    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
-#elif LANES == 8
-    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
-#else
-    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
-#endif
-}
-
 static int32_t first_equal(const float *x, float value, const float *maxima)
 {
     int32_t block = 0;
@@ -143,6 +133,16 @@ static int32_t first_equal(const float *x, float value, const float *maxima)
     while (x[i] != value)
         i++;
     return i;
+}
+
+/* Anything where one is NaN. */
+ALWAYS_INLINE float largest_lane(vf v)
+{
+#if LANES == 16
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    return vf_largest(v);
+#endif
 }
 
 /* NaN if there is one; and the largest of each MAXIMUM_BLOCK. */
@@ -158,11 +158,11 @@ static float largest_of(const float *x, int32_t count, float *maxima)
             strange |= v[part] != v[part];
         }
         vf block = vf_max(vf_max(v[0], v[1]), vf_max(v[2], v[3]));
-        maxima[i / MAXIMUM_BLOCK] = vf_largest(block);
+        maxima[i / MAXIMUM_BLOCK] = largest_lane(block);
         best = vf_max(block, best);
     }
     float largest = vf_largest(best), last = -INFINITY;
-    int is_strange = any(strange);
+    int is_strange = vi_any(strange);
     for (int32_t k = i; k < count; k++) {
         is_strange |= x[k] != x[k];
         last = x[k] > last ? x[k] : last;
@@ -233,36 +233,69 @@ static int32_t take_top_k(const float *logits, int32_t count, int32_t top_k, flo
 
 static double double_sum(vf v)
 {
+#if LANES == 16
+    const __m256 high = (__m256)_mm512_extractf64x4_pd((__m512d)v, 1);
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
+    return _mm512_reduce_add_pd(_mm512_add_pd(low, _mm512_cvtps_pd(high)));
+#else
     double even = 0, odd = 0;
     for (int lane = 0; lane < LANES; lane += 2) {
         even += v[lane];
         odd += v[lane + 1];
     }
     return even + odd;
+#endif
 }
 
-/* exp((logits - largest) / temperature), 0 where that is below min_p, with the sum of each
- * SUM_BLOCK; returns the whole sum. The last vector is padded with -inf. */
-static double weigh_logits(float *weights, const float *logits, int32_t count, float largest,
-                           const oct_draw *draw, double *sums)
+typedef struct {
+    float largest;
+    float per_logit; /* what a logit adds to a weight's logarithm to base 2 */
+    float least;     /* weights below it are 0 */
+} weigher;
+
+/* min_p, before top_p has left out any, is top_p's to apply. */
+static weigher weigher_of(float largest, const oct_draw *draw)
 {
-    const vf temperature = vf_set(draw->temperature), least = vf_set(draw->min_p);
+    return (weigher){largest, 1.44269504088896341f / draw->temperature,
+                     draw->top_p >= 1 ? draw->min_p : 0};
+}
+
+ALWAYS_INLINE vf weights_of(vf logits, weigher by)
+{
+    vf w = vf_exp2_falling((logits - by.largest) * by.per_logit);
+    return vf_select(w < vf_set(by.least), (vf){0}, w);
+}
+
+/* Fewer than SUM_BLOCK; the last vector is padded with -inf. */
+static vf weigh_rest(float *weights, const float *logits, int32_t count, weigher by)
+{
+    vf sum = {0};
+    for (int32_t i = 0; i < count; i += LANES) {
+        vf x = vf_set(-INFINITY);
+        for (int32_t lane = 0; lane < LANES && i + lane < count; lane++)
+            x[lane] = logits[i + lane];
+        vf w = weights_of(x, by);
+        vf_store(weights + i, w);
+        sum += w;
+    }
+    return sum;
+}
+
+/* exp((logits - largest) / temperature), with the sum of each SUM_BLOCK; returns the whole sum. */
+static double weigh_logits(float *weights, const float *logits, int32_t count, weigher by,
+                           double *sums)
+{
     double total = 0;
     for (int32_t first = 0; first < count; first += SUM_BLOCK) {
         vf sum = {0};
-        for (int32_t i = first; i < first + SUM_BLOCK && i < count; i += LANES) {
-            vf x = vf_set(-INFINITY);
-            if (i + LANES <= count)
-                x = vf_load(logits + i);
-            else
-                for (int32_t lane = 0; i + lane < count; lane++)
-                    x[lane] = logits[i + lane];
-            vf w = vf_exp_falling((x - largest) / temperature);
-            if (draw->min_p > 0 && draw->top_p >= 1)
-                w = vf_select(w < least, (vf){0}, w);
-            vf_store(weights + i, w);
-            sum += w;
-        }
+        if (first + SUM_BLOCK <= count)
+            UNROLL for (int32_t i = 0; i < SUM_BLOCK; i += LANES) {
+                vf w = weights_of(vf_load(logits + first + i), by);
+                vf_store(weights + first + i, w);
+                sum += w;
+            }
+        else
+            sum = weigh_rest(weights + first, logits + first, count - first, by);
         const double block = double_sum(sum);
         sums[first / SUM_BLOCK] = block;
         total += block;
@@ -321,84 +354,6 @@ static int32_t place_of_all(const float *weights, const double *sums, int32_t co
     return place;
 }
 
-/* Candidates of top-p: what is below the floor is not among them. */
-static int32_t above_floor(const float *weights, int32_t count, float floor, candidate *found)
-{
-    int32_t num_found = 0, i = 0;
-    for (; i + LANES <= count; i += LANES) {
-        if (!any(vf_load(weights + i) >= vf_set(floor)))
-            continue;
-        for (int32_t id = i; id < i + LANES; id++) {
-            found[num_found] = (candidate){weights[id], id};
-            num_found += weights[id] >= floor;
-        }
-    }
-    for (; i < count; i++)
-        if (weights[i] >= floor)
-            found[num_found++] = (candidate){weights[i], i};
-    return num_found;
-}
-
-/* The sum of the weights from `bound` on, within MASS_ERROR of it. */
-#define MASS_ERROR 1e-5
-static double mass_from(const float *weights, int32_t count, float bound)
-{
-    enum { PARTS = 4, STRETCH = 32 * PARTS * LANES };
-    double total = 0;
-    for (int32_t first = 0; first < count; first += STRETCH) {
-        vf sums[PARTS] = {{0}};
-        int32_t end = first + STRETCH < count ? first + STRETCH : count, i = first;
-        for (; i + PARTS * LANES <= end; i += PARTS * LANES)
-            UNROLL for (int part = 0; part < PARTS; part++) {
-                vf w = vf_load(weights + i + part * LANES);
-                sums[part] += vf_select(w >= vf_set(bound), w, (vf){0});
-            }
-        total += vf_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        for (; i < end; i++)
-            total += weights[i] >= bound ? weights[i] : 0;
-    }
-    return total;
-}
-
-/* Weights from `upper` on hold less than the nucleus, those from `lower` on no less. */
-typedef struct {
-    float lower;
-    float upper;
-} band;
-
-static float between(float a, float b)
-{
-    uint32_t low, high;
-    memcpy(&low, &a, sizeof low);
-    memcpy(&high, &b, sizeof high);
-    low += (high - low) / 2; /* in steps of the format: about their geometric mean */
-    memcpy(&a, &low, sizeof a);
-    return a;
-}
-
-enum { FEW_CANDIDATES = 512, MAX_HALVINGS = 6 };
-
-/* By halving between the floor, below which there is less than 1 - top_p, and the largest weight. */
-static band band_of(const float *weights, int32_t count, double total, double top_p)
-{
-    const double floor = (1.0 - top_p) * total / count, mass = top_p * total;
-    band found = {(float)(floor < 1 ? floor : 1), INFINITY};
-    if (found.lower > 0)
-        found.lower = nextafterf(found.lower, 0);
-    float high = 1.0f;
-    /* Each halving reads all weights, which is more than a few candidates cost. */
-    int halvings = count_from(weights, count, found.lower) > FEW_CANDIDATES ? MAX_HALVINGS : 0;
-    while (halvings--) {
-        float middle = between(found.lower, high);
-        double reached = mass_from(weights, count, middle);
-        if (reached * (1 - MASS_ERROR) >= mass)
-            found.lower = middle;
-        else if (high = middle, reached * (1 + MASS_ERROR) < mass)
-            found.upper = middle;
-    }
-    return found;
-}
-
 static int32_t apply_min_p(candidate *kept, int32_t count, float min_p)
 {
     int32_t num_kept = 0;
@@ -423,18 +378,15 @@ static int32_t draw_token(const float *logits, int32_t count, float largest, con
         }
         if (draw->top_p < 1)
             num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, INFINITY, s->selection);
-        num_kept = apply_min_p(kept, num_kept, draw->min_p);
-        return kept[place_among(kept, num_kept, u)].id;
+        return kept[place_among(kept, apply_min_p(kept, num_kept, draw->min_p), u)].id;
     }
-    double total = weigh_logits(s->weights, logits, count, largest, draw, s->sums);
+    const weigher by = weigher_of(largest, draw);
+    const double total = weigh_logits(s->weights, logits, count, by, s->sums);
     if (draw->top_p >= 1)
         return place_of_all(s->weights, s->sums, count, total, u);
-    const band edge = band_of(s->weights, count, total, draw->top_p);
     candidate *kept = s->candidates;
-    int32_t num_kept = above_floor(s->weights, count, edge.lower, kept);
-    num_kept = keep_nucleus(kept, num_kept, draw->top_p * total, edge.upper, s->selection);
-    num_kept = apply_min_p(kept, num_kept, draw->min_p);
-    return kept[place_among(kept, num_kept, u)].id;
+    const int32_t num_kept = take_nucleus(s->weights, count, total, draw->top_p, kept, s->selection);
+    return kept[place_among(kept, apply_min_p(kept, num_kept, draw->min_p), u)].id;
 }
 
 static void draw_one(const float *logits, int32_t count, oct_draw *draw, const scratch *s)

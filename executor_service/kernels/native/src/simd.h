@@ -36,7 +36,11 @@
 #define TILE_VECTORS (TILE / LANES)
 
 #define UNROLL _Pragma("GCC unroll 16")
+/* For loops whose bounds are known and that run seldom: their copies would take long to compile. */
+#define NOT_UNROLLED _Pragma("GCC unroll 1")
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* For what hardly ever runs: one copy, small and quick to compile. */
+#define RARE static __attribute__((noinline, cold))
 
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
@@ -225,6 +229,18 @@ ALWAYS_INLINE int32_t vi_sum(vi v)
 #endif
 }
 
+/* Whether a lane has a bit. */
+ALWAYS_INLINE int vi_any(vi mask)
+{
+#if LANES == 16
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif LANES == 8
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+#endif
+}
+
 /* The lanes in an order that is the same whatever was summed. */
 ALWAYS_INLINE float vf_sum(vf v)
 {
@@ -281,6 +297,33 @@ ALWAYS_INLINE vf vf_exp_falling(vf x)
     vi n;
     vf p = vf_exp_parts(vf_max(vf_set(-87.3f), x), &n);
     return vf_select(x < -87.3f, (vf){0}, p * (vf)((n + 127) << 23));
+}
+
+/* 2^x for x <= 0 within 2 ulp, 1 for 0; 0 where a result would be subnormal. */
+ALWAYS_INLINE vf vf_exp2_falling(vf x)
+{
+#if LANES == 16
+    const int to_nearest = 8;
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_GE_OQ);
+    vf r = (vf)_mm512_reduce_ps((__m512)x, to_nearest);
+#else
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+    vf bounded = vf_max(vf_set(-127.0f), x);
+    vf shifted = bounded + magic, r = bounded - (shifted - magic);
+#endif
+    vf p = vf_set(1.5337577497120947e-4f);
+    p = vf_fma(p, r, vf_set(1.3399859890341759e-3f));
+    p = vf_fma(p, r, vf_set(9.618519805371761e-3f));
+    p = vf_fma(p, r, vf_set(5.550329014658928e-2f));
+    p = vf_fma(p, r, vf_set(2.4022646248340607e-1f));
+    p = vf_fma(p, r, vf_set(6.931471824645996e-1f));
+    p = vf_fma(p, r, vf_set(1.0f));
+#if LANES == 16
+    return (vf)_mm512_maskz_scalef_ps(normal, (__m512)p, _mm512_sub_ps((__m512)x, (__m512)r));
+#else
+    vi n = (vi)shifted - (vi)vf_set(magic);
+    return vf_select(x < -126.0f, (vf){0}, p * (vf)((n + 127) << 23));
+#endif
 }
 
 ALWAYS_INLINE float float_exp(float x)
