@@ -1,7 +1,7 @@
 """From a command to the first word of its answer: `python -m tests.bench.start_time`.
 
-`octavo generate` starts both services, asks, and prints as tokens come. The first start compiles the
-native kernels, as where no setup has done so; later ones find them.
+`octavo generate` starts both services, asks, and prints as tokens come. The first start compiles
+the native kernels, as where no setup has done so; later ones find them.
 """
 
 from __future__ import annotations
