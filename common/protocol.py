@@ -7,6 +7,11 @@ PROTOCOL_VERSION = 1
 
 OLDEST_ACCEPTED_VERSION = max(1, PROTOCOL_VERSION - 1)
 
+ROWS_PER_SEQUENCE = 2
+"""Rows of a stream's memory for each place in the batch. A sequence that leaves and the one that
+takes its place may both hold one for a step; so may as many forks, which are sampled before they
+have a place, as there are places. Their rows are released by the plan after."""
+
 MODEL_FILES = ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
 """What GetModel sends, in this order; a model may lack some."""
 

@@ -58,7 +58,9 @@ class ExecutorConfig:
     gpu_memory_utilization: float = option(
         0.9, help="share of device memory that weights, activations and pool may take together"
     )
-    max_num_seqs: int = option(256, help="sequences in one step; also rows of a stream's memory")
+    max_num_seqs: int = option(
+        256, help="sequences in one step; a stream's memory has two rows for each"
+    )
     max_num_batched_tokens: int = option(2048, help="tokens in one step")
     max_model_len: int | None = option(None, help="tokens per sequence; auto: the model's limit")
 

@@ -80,11 +80,13 @@ class CpuStep:
     chunks: list[LongChunk]
 
 
-def workspace_elements(max_context: int, num_kv_heads: int, head_dim: int) -> int:
+def workspace_elements(
+    max_context: int, block_size: int, num_heads: int, num_kv_heads: int, head_dim: int
+) -> int:
     """At most, of what attention gathers and of its scores."""
-    slots = max(max_context + _SLOT_MULTIPLE, _MAX_GROUP_SLOTS)
+    slots = max(max_context + math.lcm(_SLOT_MULTIPLE, block_size), _MAX_GROUP_SLOTS)
     scores = max(_MAX_SCORES, _MIN_TILE * slots)
-    return num_kv_heads * (2 * slots * head_dim + scores)
+    return 2 * num_kv_heads * slots * head_dim + num_heads * scores
 
 
 def begin_step(layout: StepLayout, kv: Tensor) -> CpuStep:

@@ -76,7 +76,8 @@ class WeightRule:
             return rows.kind
         wanted, values = self.floats, rows
         if isinstance(values, Dequantized):
-            wanted, values = self.others or wanted, values.values
+            wanted = self.floats if self.others is None else self.others
+            values = values.values
         for kind in (wanted, WeightKind.INT8):
             if wanted is not WeightKind.FLOAT32 and values.shape[1] % kind.block_size == 0:
                 return kind

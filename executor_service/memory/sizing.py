@@ -67,8 +67,8 @@ def _check_fits(request: PoolRequest, num_bytes: int, free: int, flag: str) -> N
 
 def _kept(request: PoolRequest) -> str:
     return (
-        f"{request.step_bytes / GIB:.2f} GiB are kept for the steps themselves, fewer with less"
-        " --max-num-batched-tokens or --max-num-seqs"
+        f"{request.step_bytes / GIB:.2f} GiB are kept for the steps themselves, which"
+        " --max-num-batched-tokens and --max-num-seqs bound"
     )
 
 

@@ -25,6 +25,6 @@ def special_id(fields: dict[str, Any], name: str) -> int:
         found = _SENTENCEPIECE_IDS[name]
     else:
         found = int(field(fields, key))
-    if found >= len(field(fields, "tokens")):
+    if not 0 <= found < len(field(fields, "tokens")):
         raise ModelError(f"{_PREFIX + key} of the GGUF file is {found}, which is no token")
     return found

@@ -113,11 +113,11 @@ def stored_rows(source: WeightSource, name: str, rule: WeightRule) -> Rows:
     blocks = source.blocks(name)
     if blocks is not None and blocks.kind in rule.kept:
         return blocks
-    stored_as = source.stored_kind(name)
     values = source.tensor(name)
-    if rule.others is None or stored_as is None:
+    if rule.others is None:
         return values
-    return Dequantized(values=values, stored_as=stored_as)
+    stored_as = source.stored_kind(name)
+    return values if stored_as is None else Dequantized(values=values, stored_as=stored_as)
 
 
 def stacked(backend: Backend, source: WeightSource, names: Sequence[str], bias: object) -> Linear:

@@ -112,7 +112,7 @@ def _torch_step_bytes(model: ModelConfig, limits: StepLimits) -> int:
     activations = limits.max_num_batched_tokens * width
     logits = 6 * limits.max_samples * model.vocab_size
     attention = cpu_step.workspace_elements(
-        limits.max_model_len, model.num_kv_heads, model.head_dim
+        limits.max_model_len, limits.block_size, model.num_heads, model.num_kv_heads, model.head_dim
     )
     return int(4 * (activations + logits + attention))
 

@@ -63,7 +63,7 @@ class Device(Protocol[B]):
         ...
 
     def step_bytes(self, model: LlamaModel, limits: StepLimits, backend: B) -> int:
-        """What is to be left beside weights and pool for the largest step."""
+        """What is to be left beside weights and pool for steps."""
         ...
 
     def runner(

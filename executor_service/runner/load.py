@@ -88,24 +88,22 @@ def load_checkpoint(
             progress,
             free_bytes=device.free_bytes,
         )
+        request = _pool_request(device, config, model, limits, backend)
         element = kv_element_bytes(backend.kv_kind.value, checkpoint.config.head_dim)
-        pool_bytes = config.kv_cache_memory_bytes
-        if pool_bytes is None and config.num_blocks is None:
-            pool_bytes = device.pool_bytes(config, model, limits, backend)
-        step_bytes = device.step_bytes(model, limits, backend)
-        request = PoolRequest(
-            num_blocks=config.num_blocks,
-            kv_cache_memory_bytes=pool_bytes,
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            block_size=config.block_size,
-            step_bytes=step_bytes,
-        )
-        shape = _pool_shape(request, checkpoint.config, element, device.free_bytes)
-        pool = KVPool(backend, shape)
+        pool = KVPool(backend, _pool_shape(request, checkpoint.config, element, device.free_bytes))
     weights = LoadedWeights(backend.weights_dtype(), model.num_bytes)
-    kv = LoadedKV(backend.kv_kind.value, element, pool)
-    spec = _spec(config, checkpoint, limits, weights, kv)
+    spec = _spec(
+        config, checkpoint, limits, weights, LoadedKV(backend.kv_kind.value, element, pool)
+    )
+    _log_loaded(spec, request)
+    progress(0, 1, "warm-up")
+    runner = device.runner(spec, checkpoint.files, model, pool, backend)
+    _warm_up(runner)
+    progress(1, 1, "warm-up")
+    return runner
+
+
+def _log_loaded(spec: ExecutorSpec, request: PoolRequest) -> None:
     log.info(
         "model loaded",
         extra={
@@ -113,16 +111,11 @@ def load_checkpoint(
             "weights": spec.dtype,
             "weights_mib": spec.weights_bytes // MIB,
             "kv_mib": spec.kv_bytes // MIB,
-            "largest_step_mib": step_bytes // MIB,
+            "kept_for_steps_mib": request.step_bytes // MIB,
             "num_blocks": spec.num_blocks,
             "threads": torch.get_num_threads(),
         },
     )
-    progress(0, 1, "warm-up")
-    runner = device.runner(spec, checkpoint.files, model, pool, backend)
-    _warm_up(runner)
-    progress(1, 1, "warm-up")
-    return runner
 
 
 def _max_model_len(config: ExecutorConfig, limit: int) -> int:
@@ -131,6 +124,22 @@ def _max_model_len(config: ExecutorConfig, limit: int) -> int:
             f"--max-model-len {config.max_model_len} is beyond the model's limit of {limit} tokens"
         )
     return config.max_model_len or limit
+
+
+def _pool_request(
+    device: Device[B], config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: B
+) -> PoolRequest:
+    pool_bytes = config.kv_cache_memory_bytes
+    if pool_bytes is None and config.num_blocks is None:
+        pool_bytes = device.pool_bytes(config, model, limits, backend)
+    return PoolRequest(
+        num_blocks=config.num_blocks,
+        kv_cache_memory_bytes=pool_bytes,
+        max_num_seqs=limits.max_num_seqs,
+        max_model_len=limits.max_model_len,
+        block_size=limits.block_size,
+        step_bytes=device.step_bytes(model, limits, backend),
+    )
 
 
 def _pool_shape(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_ROWS_PER_SEQUENCE = 2
-"""A sequence that leaves and the one that takes its place may both hold a row for a step; so may as
-many forks that wait for a place as there are places."""
+from common.protocol import ROWS_PER_SEQUENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +28,4 @@ class StepLimits:
 
     @property
     def max_rows(self) -> int:
-        return _ROWS_PER_SEQUENCE * self.max_num_seqs
+        return ROWS_PER_SEQUENCE * self.max_num_seqs

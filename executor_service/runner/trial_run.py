@@ -1,10 +1,10 @@
 """Runs the largest steps that the flags allow, before there is a KV pool, to see what they take.
 
 The pool of the trial has a handful of blocks. Two steps bound all others, each run kernel by kernel
-and with every rule of sampling. One has all that a step may hold: chunks, tokens and samples; all
-its chunks but as many as take the tokens are decodes at the model's full length. The other has one
-decode more and no prompt. The tables of decodes name one block again and again: what they read
-means nothing, but that they read takes what it takes.
+and with every rule of sampling. One has all that a step may hold, chunks, tokens and samples: as
+few prompts as can take the tokens, and decodes at the model's full length. The other has only such
+decodes. The tables of decodes name one block again and again: what they read means nothing, but
+that they read takes what it takes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One set of flags for both services.
 
-A flag that both services have is given once and told to both; where it is left out, each keeps its
-own default. Only the tokens of a step are the scheduler's: executors keep memory for no more.
+A flag that both services have is given once and told to both. Where the tokens of a step are left
+out, executors keep memory for the scheduler's.
 """
 
 from __future__ import annotations

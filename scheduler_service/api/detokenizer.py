@@ -1,8 +1,8 @@
 """Token ids to text, one token at a time.
 
 The pieces of one detokenizer, joined, are what decoding all its tokens at once gives, leading
-spaces, special tokens next to text and broken bytes included; after a prompt, what they add to the
-prompt's text. A character is given out by the
+spaces and special tokens next to text included; after a prompt, what they add to the prompt's text.
+Of bytes that prove invalid, what was given out before them stays. A character is given out by the
 token that completes it, so no piece ever holds U+FFFD in place of a character still on its way.
 Each token costs O(1), amortised.
 """
@@ -19,7 +19,7 @@ from scheduler_service.api.tokenizer import Decoding, Tokenizer
 _MAX_WINDOW_TOKENS = 16
 _MAX_BYTE_RUN = 32
 """Bytes of a byte-fallback run that wait for its end. One-shot decoding turns a whole run into
-U+FFFD if any part of it is invalid, so nothing of a run is certain before its end; but a text that
+U+FFFD if any part of it is invalid, so nothing of it is certain before its end; but a text that
 is spelt in bytes alone has to stream too. 32 bytes hold any emoji or some ten ideographs.
 
 ASCII ends a run: a line's end, which such vocabularies have as a byte only, is given out at once,

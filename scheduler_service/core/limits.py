@@ -23,8 +23,8 @@ class SchedulerLimits:
     """Steps in flight: 1 waits for each result, 2 plans a step while the one before it runs."""
     enable_prefix_caching: bool = True
     max_decode_stall: float = math.inf
-    """How many times as long as a step of decodes alone a step may take that computes prompts too,
-    once costs are known. At least 1."""
+    """How many times as long as if all sequences with a place decoded a step may take that computes
+    prompts beside decodes, once costs are known. At least 1."""
     max_num_waiting: int = 1 << 30
     """Sequences in the queue before new requests are refused."""
     vocab_size: int = 1 << 31

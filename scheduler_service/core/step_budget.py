@@ -1,8 +1,9 @@
 """How many tokens one step may take, and how many of them may be prompt while others decode.
 
 A step lasts as long for a decode as for everything planned beside it, so a long prompt stalls every
-stream. With known costs, prompts get what keeps the step within `max_decode_stall` times a step of
-decodes alone; without decodes, or without costs, they get the whole budget.
+stream. With known costs, prompts get what keeps the step within `max_decode_stall` times what it
+would be if all sequences with a place decoded; without decodes, or without costs, they get the
+whole budget.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from common.errors import ModelError
+from common.protocol import ROWS_PER_SEQUENCE
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core.policy import POLICIES
 from scheduler_service.core.scheduler import Scheduler, SchedulerLimits
@@ -12,10 +13,6 @@ from scheduler_service.engine.executor_client import ExecutorInfo
 from scheduler_service.engine.messages import ModelReady
 
 log = logging.getLogger(__name__)
-
-ROWS_PER_SEQUENCE = 2
-"""Rows of the stream's memory per place in the batch: one step may sample as many forks, which have
-to wait for a place, as there are places; their rows are released by the plan after."""
 
 
 class ServedModel:

@@ -6,9 +6,8 @@ from typing import Protocol
 
 from common.codec import PlanDecoder, PlanEncoder
 from common.plan import StepPlan
+from common.protocol import ROWS_PER_SEQUENCE
 from proto import executor_pb2
-
-ROWS_PER_SEQUENCE = 2
 
 
 class Wire(Protocol):

@@ -144,7 +144,8 @@ class PlanFuzzer:
         # Some are free for whatever is copied, and to be read by mistake.
         if needed > self._blocks.num_free - 4:
             return
-        self.seen["shared prefix"] += bool(shared)
+        if shared:
+            self.seen["shared prefix"] += 1
         self._blocks.hold(shared)
         first, *forks = (
             Live(ask.prompt, outputs, self._new_spec(ask, index), [])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from executor_service.kernels import cpu_step
 from executor_service.kernels.backend import KVShape
 from executor_service.kernels.cpu import CpuBackend
 from tests.support.paged import LAYER, make_case, make_layout
@@ -128,3 +129,23 @@ def test_a_query_has_the_same_bits_in_every_chunking_and_batch() -> None:
     mixed = backend.attention(rows, kv, LAYER, 0.125, backend.begin_step(layout, kv))
     assert torch.equal(mixed[0], whole[419])
     assert torch.equal(mixed[2:22], whole[300:320])
+
+
+def test_workspaces_stay_within_what_is_said_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight query heads for one of K and V, tiles as small as they may be, blocks of 128 slots."""
+    monkeypatch.setattr(cpu_step, "_MAX_GROUP_SLOTS", 512)
+    monkeypatch.setattr(cpu_step, "_MAX_SCORES", 4096)
+    backend, longest = CpuBackend(), 700
+    case = make_case(
+        backend,
+        [(longest - 60, 60), (longest - 1, 1), (longest - 1, 1)],
+        num_heads=8,
+        num_kv_heads=1,
+        head_dim=16,
+        block_size=128,
+        seed=3,
+    )
+    case.run(backend)
+    found = sum(x.numel() for x in (backend._attention._kv, backend._attention._scores))
+    most = cpu_step.workspace_elements(longest, 128, 8, 1, 16)
+    assert most / 2 < found <= most

@@ -129,6 +129,7 @@ def test_ids_of_special_tokens_have_sentencepieces_defaults() -> None:
         ({"tokens": None}, "tokens"),
         ({"scores": [0.0]}, "differ in number"),
         ({"bos_token_id": 10**6}, "bos_token_id"),
+        ({"bos_token_id": -1}, "bos_token_id"),
     ],
 )
 def test_broken_fields_are_refused_by_name(changes: dict[str, Any], reason: str) -> None:

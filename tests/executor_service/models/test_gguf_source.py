@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from common.errors import ModelError
+from executor_service.kernels.weight_rows import WeightKind, WeightRule
 from executor_service.models.checkpoint import open_checkpoint
+from executor_service.models.gguf_source import GGUFSource
+from executor_service.models.layers import stored_rows
 from executor_service.models.rope import inverse_frequencies
 from tests.executor_service.models.test_llama import prompt
 from tests.support.paged_model import load
@@ -105,3 +109,14 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     assert "model.layers.7.mlp.up_proj.weight" not in source
     with pytest.raises(ModelError, match=r"blk\.7\.ffn_up\.weight"):
         source.tensor("model.layers.7.mlp.up_proj.weight")
+
+
+def test_an_unknown_type_is_named_whatever_weights_become(tmp_path: Path) -> None:
+    source = open_checkpoint(write_gguf(tiny_model("llama"), tmp_path / "m.gguf")).weights
+    assert isinstance(source, GGUFSource)
+    tensors = source._file.tensors
+    stored = "blk.0.ffn_up.weight"
+    tensors[stored] = dataclasses.replace(tensors[stored], type_id=999)
+    rule = WeightRule(kept=frozenset(), floats=WeightKind.FLOAT32, others=WeightKind.INT8)
+    with pytest.raises(ModelError, match="unknown type 999"):
+        stored_rows(source, "model.layers.0.mlp.up_proj.weight", rule)

@@ -67,7 +67,7 @@ def unusual(field: dataclasses.Field[object]) -> tuple[list[str], object]:
     return [f"{flag}=word"], "word"
 
 
-def test_a_shared_flag_left_out_keeps_each_services_default() -> None:
+def test_executors_keep_memory_for_the_schedulers_tokens_of_a_step() -> None:
     stack = stack_of()
     assert stack.executor.max_num_batched_tokens == SchedulerConfig().max_num_batched_tokens
     assert stack.scheduler.max_num_batched_tokens == SchedulerConfig().max_num_batched_tokens

@@ -95,8 +95,9 @@ static float between(float a, float b)
     return a;
 }
 
-/* Of which a look at all weights is worth it; and fewer than would be worth one at the list. */
-enum { EARLY_HALVINGS = 1, MAX_HALVINGS = 6, FEW_CANDIDATES = 512 };
+/* Of halvings, which each read all weights or, once it is made, the list; a list that is short is
+ * not worth one. */
+enum { MAX_HALVINGS = 6, FEW_CANDIDATES = 512 };
 
 /* All weights below it are less than 1 - top_p together. */
 static float floor_of(int32_t count, double total, double top_p)
@@ -106,8 +107,8 @@ static float floor_of(int32_t count, double total, double top_p)
     return found > 0 ? nextafterf(found, 0) : found;
 }
 
-/* Halves the band that holds the edge of a nucleus of `mass`. */
-static void halve(band *found, const float *weights, int32_t count, double mass)
+/* Halves the band that holds the edge of a nucleus of `mass`; returns whether it could. */
+static int halve(band *found, const float *weights, int32_t count, double mass)
 {
     const float middle = between(found->lower, found->upper < 1 ? found->upper : 1);
     const double reached = mass_from(weights, count, middle);
@@ -115,6 +116,9 @@ static void halve(band *found, const float *weights, int32_t count, double mass)
         found->lower = middle;
     else if (reached * (1 + MASS_ERROR) < mass)
         found->upper = middle;
+    else
+        return 0;
+    return 1;
 }
 
 int32_t take_nucleus(const float *weights, int32_t count, double total, double top_p,
@@ -122,12 +126,11 @@ int32_t take_nucleus(const float *weights, int32_t count, double total, double t
 {
     const double mass = top_p * total;
     band edge = {floor_of(count, total, top_p), INFINITY};
-    for (int i = 0; i < EARLY_HALVINGS; i++)
-        halve(&edge, weights, count, mass);
+    int goes_on = halve(&edge, weights, count, mass); /* one at first, which shortens most lists */
     weight_list list = {(float *)spare, (int32_t *)spare + count + TILE, 0};
     list_from(&list, weights, count, edge.lower);
-    for (int i = EARLY_HALVINGS; i < MAX_HALVINGS && list.count > FEW_CANDIDATES; i++)
-        halve(&edge, list.values, list.count, mass);
+    for (int i = 1; i < MAX_HALVINGS && goes_on && list.count > FEW_CANDIDATES; i++)
+        goes_on = halve(&edge, list.values, list.count, mass);
     const int32_t num_found = candidates_from(&list, edge.lower, found);
     return keep_nucleus(found, num_found, mass, edge.upper, spare);
 }

@@ -253,7 +253,7 @@ typedef struct {
     float least;     /* weights below it are 0 */
 } weigher;
 
-/* min_p, before top_p has left out any, is top_p's to apply. */
+/* Where top_p leaves tokens out, min_p is applied to those it keeps. */
 static weigher weigher_of(float largest, const oct_draw *draw)
 {
     return (weigher){largest, 1.44269504088896341f / draw->temperature,

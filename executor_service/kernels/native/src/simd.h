@@ -1,7 +1,7 @@
 /* One vector type, as wide as the machine level that this is compiled for.
  *
- * Kernels are written over `vf`, so that every level runs the same logic; only what is here knows
- * an instruction set. No contraction is left to the compiler: `vf_fma` is the machine's fused
+ * Kernels are written over `vf`, so that every level runs the same logic; what a level does in its
+ * own instructions stands beside the same for all others. No contraction is left to the compiler: `vf_fma` is the machine's fused
  * operation where it has one, and two roundings where not, always.
  */
 #ifndef OCTAVO_SIMD_H
