@@ -9,6 +9,8 @@ from common.config import option
 from common.errors import ConfigError
 from common.kv_size import KV_CACHE_DTYPES
 
+MAX_TOKENS, MAX_SEQS = 1 << 24, 1 << 20
+"""Of a step: native code counts in 32 bits."""
 CPU_DTYPES = ("auto", "float32")
 """The CPU computes in float32, whatever weights are stored as."""
 CPU_KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
@@ -79,6 +81,9 @@ class ExecutorConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        for name, most in (("max_num_batched_tokens", MAX_TOKENS), ("max_num_seqs", MAX_SEQS)):
+            if getattr(self, name) > most:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at most {most}")
         self._check_quantization()
         check_dtypes(self.device, self.dtype, self.kv_cache_dtype)
         if not 0 < self.gpu_memory_utilization <= 1:

@@ -181,8 +181,11 @@ def find_compiler(environ: Mapping[str, str]) -> Compiler:
     """$CC, or the system's. Raises BuildError if there is none."""
     candidates = [environ["CC"]] if environ.get("CC") else list(_COMPILERS)
     for candidate in candidates:
-        command = shlex.split(candidate)
-        if shutil.which(command[0], path=environ.get("PATH")):
+        try:
+            command = shlex.split(candidate)
+        except ValueError as error:
+            raise BuildError(f"CC={candidate}: {error}") from error
+        if command and shutil.which(command[0], path=environ.get("PATH")):
             return Compiler(command=tuple(command), version=_run([*command, "--version"]))
     raise BuildError(f"no C compiler ({', '.join(candidates)}) is on the PATH")
 

@@ -113,3 +113,10 @@ def test_weights_beyond_memory_are_refused_when_the_first_layer_is_there(
     with pytest.raises(ModelError, match=r"the weights do not fit.*--quantization"):
         load_runner(config, lambda done, total, what: seen.append(done))
     assert seen == [0]
+
+
+@pytest.mark.parametrize("flag", ["max_num_batched_tokens", "max_num_seqs"])
+def test_numbers_that_native_code_cannot_count_to_are_refused(flag: str) -> None:
+    changes: dict[str, Any] = {flag: 2**32 + 64}
+    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} must be at most"):
+        ExecutorConfig(**changes)

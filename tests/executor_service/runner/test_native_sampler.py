@@ -10,13 +10,14 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import common
 from common.philox import Purpose
-from common.plan import ErrorCode, SamplingParams
+from common.plan import ErrorCode, SamplingParams, SequenceId, SequenceSpec
 from executor_service.kernels.native import build
 from executor_service.kernels.native.sampling import TokenDraws
 from executor_service.runner.native_sampler import NativeSampler
@@ -156,3 +157,20 @@ def test_random_numbers_are_those_of_the_vectors(level: build.Level) -> None:
         task = SampleTask(spec=spec, row=0, position=len(history), history=history)
         (answer,) = native(torch.zeros(1, 1 << 12), [task])
         assert answer == Sampled(token=max(0, math.ceil(vector["uniform_times_2_24"] / 2**12) - 1))
+
+
+def test_what_has_no_weight_is_not_drawn_where_a_sum_is_rounded() -> None:
+    """The uniform of this seed lies between a block's sum as it is added in lanes and in order."""
+    rng, block = np.random.default_rng(0), 128
+    for _ in range(5):
+        logits = np.full((1, 3 * block), -np.inf, np.float32)
+        logits[0, :block] = rng.normal(0, 1, block)
+        logits[0, 2 * block + 5] = rng.uniform(-12, 3)
+    params = SamplingParams(temperature=1.0, seed=532631)
+    spec = SequenceSpec(sequence_id=SequenceId(1), index=0, num_prompt_tokens=5, params=params)
+    task = SampleTask(spec=spec, row=0, position=5, history=array("i"))
+    (found,) = NativeSampler(TokenDraws(native_library(), 3 * block, 1))(
+        torch.from_numpy(logits), [task]
+    )
+    assert isinstance(found, Sampled)
+    assert logits[0, found.token] > -np.inf

@@ -340,9 +340,10 @@ static int32_t place_of_all(const float *weights, const double *sums, int32_t co
             last = first;
         if ((float)(after / total) >= u) {
             double sum = before;
+            /* Where a block's sum was rounded up, u may be left to the next one's first weight. */
             for (int32_t i = first; i < end; i++) {
                 sum += weights[i];
-                if ((float)(sum / total) >= u)
+                if (weights[i] > 0 && (float)(sum / total) >= u)
                     return i;
             }
         }

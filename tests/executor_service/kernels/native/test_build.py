@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -199,3 +200,9 @@ def test_without_a_compiler_nothing_is_compiled_ahead_and_it_says_so(
     monkeypatch.setattr("executor_service.kernels.native.__main__.os.environ", environ)
     main()
     assert "no C compiler" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [" ", '"gcc'])
+def test_a_command_that_is_none_is_no_compiler(command: str) -> None:
+    with pytest.raises(build.BuildError, match="CC|compiler"):
+        build.find_compiler({**os.environ, "CC": command})
