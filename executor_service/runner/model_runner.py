@@ -20,7 +20,7 @@ from executor_service.models.llama import LlamaModel
 from executor_service.runner.batch import build_batch
 from executor_service.runner.penalties import adjusts
 from executor_service.runner.prompt_logprobs import prompt_logprobs
-from executor_service.runner.sampler import Sampled, SampleTask, sample
+from executor_service.runner.sampler import Logits, Sampled, SampleTask, sample
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_answers import StepAnswers
 from executor_service.runner.step_chunks import StepChunks, sample_rows, step_chunks
@@ -34,13 +34,13 @@ class ForwardOutputs(NamedTuple):
 
     hidden: Tensor
     """[num_tokens or more, hidden] normed"""
-    logits: Tensor | None
-    """[num_rows or more, vocab_size] float32; None if none were asked for"""
+    logits: Logits | None
+    """None if none were asked for"""
 
 
 Forward = Callable[[StepChunks, Sequence[int]], ForwardOutputs]
 """Writes a step's K and V; computes the logits of the named rows of it."""
-Draw = Callable[[Tensor, Sequence[SampleTask]], list[Sampled | ErrorCode]]
+Draw = Callable[[Logits, Sequence[SampleTask]], list[Sampled | ErrorCode]]
 """As `sampler.sample`, for logits where the device has them."""
 
 
@@ -55,15 +55,16 @@ class ModelRunner:
         pool: KVPool,
         *,
         forward: Forward | None = None,
-        draw: Draw = sample,
+        draw: Draw | None = None,
     ) -> None:
-        """`forward`: another way to run `model` over `pool` than kernel by kernel."""
+        """`forward`: another way to run `model` over `pool` than kernel by kernel; `draw`: than
+        `sampler.sample`."""
         self.spec = spec
         self.model_files = model_files
         self.pool = pool
         self._model = model
         self._forward = forward or with_logits(self._run_model, model.logits)
-        self._draw = draw
+        self._draw = draw or _sample
         self._checker = PlanChecker(spec)
         self._last = LastSamples()
 
@@ -144,6 +145,10 @@ def with_logits(
     @torch.inference_mode()
     def forward(step: StepChunks, rows: Sequence[int]) -> ForwardOutputs:
         hidden = hidden_of(step)
-        return ForwardOutputs(hidden, logits_of(hidden[list(rows)]) if rows else None)
+        return ForwardOutputs(hidden, Logits(logits_of(hidden[list(rows)])) if rows else None)
 
     return forward
+
+
+def _sample(logits: Logits, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorCode]:
+    return sample(logits.rows, tasks)

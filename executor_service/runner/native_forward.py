@@ -25,6 +25,7 @@ from executor_service.memory.kv_pool import KVPool
 from executor_service.models.layers import Linear
 from executor_service.models.llama import Layer, LlamaModel
 from executor_service.runner.model_runner import ForwardOutputs
+from executor_service.runner.sampler import Logits
 from executor_service.runner.step_chunks import StepChunks
 from executor_service.runner.team_size import TeamSize
 
@@ -52,6 +53,7 @@ class NativeForward:
     ) -> None:
         kv = cast(NativeKV, pool.storage)
         self.step = WholeStep(backend.library, _parts(model), kv, limits)
+        self._logits = Logits(self.step.logits, self.step.maxima)
         self._team = TeamSize(backend.num_threads)
 
     def forward(self, step: StepChunks, rows: Sequence[int]) -> ForwardOutputs:
@@ -64,9 +66,9 @@ class NativeForward:
             token_ids=step.token_ids,
         )
         wanted = array(TOKEN_TYPECODE, rows)
-        hidden, logits = self.step.run(inputs, wanted, self._team.of(num_tokens))
+        self.step.run(inputs, wanted, self._team.of(num_tokens))
         self._team.ended(num_tokens, time.perf_counter_ns())
-        return ForwardOutputs(hidden, logits if rows else None)
+        return ForwardOutputs(self.step.hidden, self._logits if rows else None)
 
 
 def _parts(model: LlamaModel) -> ModelParts:

@@ -19,7 +19,7 @@ from executor_service.kernels.native.sampling import (
     column,
 )
 from executor_service.runner.logprobs import token_logprobs
-from executor_service.runner.sampler import Sampled, SampleTask
+from executor_service.runner.sampler import Logits, Sampled, SampleTask
 
 _ROW, _POSITION, _TOKEN, _STATUS = map(column, ("row", "position", "token", "status"))
 _MAX_INT32 = 2**31 - 1
@@ -34,16 +34,16 @@ class NativeSampler:
         self._drafts: dict[int, tuple[SequenceSpec, bytes]] = {}
         """Of what the last step sampled, by identity: making a row anew takes longest."""
 
-    def __call__(self, logits: Tensor, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorCode]:
-        """One answer per task. logits: [num_rows, vocab_size] float32; not changed."""
+    def __call__(self, logits: Logits, tasks: Sequence[SampleTask]) -> list[Sampled | ErrorCode]:
+        """One answer per task."""
         kept: list[npt.NDArray[Any]] = []
         draws = self._draws_of(tasks)
         for i, task in enumerate(tasks):
             if task.history:
                 _adjust(np.frombuffer(draws, DRAW)[i], task, kept)
-        self._draws.run(logits, draws)
+        self._draws.run(logits.rows, logits.maxima, draws)
         found = zip(tasks, draws[_TOKEN], draws[_STATUS], strict=True)
-        return [_answer(logits, task, token, status) for task, token, status in found]
+        return [_answer(logits.rows, task, token, status) for task, token, status in found]
 
     def _draws_of(self, tasks: Sequence[SampleTask]) -> array[int]:
         """One of DRAW per task, as if no logits were adjusted."""

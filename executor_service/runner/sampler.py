@@ -26,6 +26,15 @@ Floats = npt.NDArray[np.float32]
 _SMALLEST = np.finfo(np.float32).smallest_subnormal
 
 
+class Logits(NamedTuple):
+    """Of the rows of a step that something is sampled from."""
+
+    rows: Tensor
+    """[num_rows or more, vocab_size] float32"""
+    maxima: Tensor | None = None
+    """[num_rows or more, num_blocks] of blocks of each row, where a forward pass found them too"""
+
+
 class SampleTask(NamedTuple):
     """One token to draw."""
 

@@ -18,7 +18,7 @@ from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.library import Library, load
 from executor_service.kernels.native.sampling import TokenDraws
 from executor_service.runner.native_sampler import NativeSampler
-from executor_service.runner.sampler import SampleTask
+from executor_service.runner.sampler import Logits, SampleTask
 from tests.support.paged_model import NativePagedModel
 from tests.support.plans import make_spec
 from tests.support.random_llama import SHAPES, random_checkpoint
@@ -69,7 +69,7 @@ def draw_tokens(library: Library) -> None:
         SampleTask(spec=spec, row=row, position=1, history=array("i"))
         for row in range(_NUM_SEQUENCES)
     ]
-    sampler(torch.zeros(_NUM_SEQUENCES, _VOCABULARY), tasks)
+    sampler(Logits(torch.zeros(_NUM_SEQUENCES, _VOCABULARY)), tasks)
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
+from torch import Tensor
 
 from executor_service.kernels.native import build, library
 from executor_service.kernels.native.library import Library
@@ -17,3 +19,13 @@ def native_library(level: build.Level | None = None) -> Library:
     except build.BuildError as error:
         pytest.skip(str(error))
     return library.open_level(level or build.best_level(build.usable_flags()))
+
+
+_MAXIMA_BLOCKS = {"amx": 32, "avx512": 32, "avx2": 16, "portable": 8}
+
+
+def block_maxima(library: Library, logits: Tensor) -> Tensor:
+    """[num_rows, num_blocks] as a step leaves them beside [num_rows, vocab_size] logits."""
+    block = _MAXIMA_BLOCKS[library.level]
+    rest = torch.full((len(logits), -logits.shape[1] % block), -torch.inf)
+    return torch.cat((logits, rest), 1).unflatten(1, (-1, block)).amax(2)

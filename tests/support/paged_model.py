@@ -23,7 +23,7 @@ from executor_service.models.llama import LlamaModel
 from executor_service.runner.chunk_columns import ChunkColumns
 from executor_service.runner.native_forward import NativeForward
 from executor_service.runner.step_chunks import StepChunks
-from tests.support.native_library import native_library
+from tests.support.native_library import block_maxima, native_library
 from tests.support.paged import make_layout
 
 BLOCK_SIZE = 16
@@ -90,20 +90,25 @@ class NativePagedModel(PagedModel):
             max_context=len(self.model.cos),
             num_threads=backend.num_threads,
         )
+        self._library = backend.library
         self._native = NativeForward(self.model, backend, self.pool, limits)
 
     def logits(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> Tensor:
         # Nothing of a step before may show in this one.
-        for buffer in (self._native.step.hidden, self._native.step.logits):
+        native = self._native.step
+        for buffer in (native.hidden, native.logits, native.maxima):
             buffer.fill_(float("nan"))
-        self._native.step.workspace.fill_(0xFF)
+        native.workspace.fill_(0xFF)
         num_tokens = len(token_ids)
         step = chunks_of(token_ids, layout)
         hidden, logits = self._native.forward(step, range(num_tokens))
         assert logits is not None
-        hidden, logits = hidden[:num_tokens], logits[:num_tokens]
-        assert torch.equal(self.model.logits(hidden), logits)
-        return logits.clone()
+        assert logits.maxima is not None
+        hidden, rows = hidden[:num_tokens], logits.rows[:num_tokens]
+        assert torch.equal(self.model.logits(hidden), rows)
+        maxima = block_maxima(self._library, rows)
+        assert torch.equal(logits.maxima[:num_tokens].nan_to_num(7e37), maxima.nan_to_num(7e37))
+        return rows.clone()
 
 
 def chunks_of(token_ids: Tensor, layout: StepLayout) -> StepChunks:

@@ -42,6 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             c_void_p,
             c_void_p,
             c_void_p,
+            c_void_p,
         ],
     ),
     "oct_rms_norm": (
@@ -59,7 +60,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [POINTER(KV), c_int32, c_void_p, c_void_p, c_int64, c_int64, c_void_p],
     ),
     "oct_sample_workspace": (c_size_t, [c_int32, c_int32]),
-    "oct_sample": (None, [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p]),
+    "oct_num_maxima": (c_int32, [c_int32]),
+    "oct_sample": (None, [c_void_p, c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p]),
     "oct_attention_workspace": (c_size_t, [POINTER(KV), c_int32, POINTER(Limits)]),
     "oct_attention": (
         None,

@@ -65,14 +65,15 @@ class TokenDraws:
         self._workspace = torch.zeros(num_bytes, dtype=torch.uint8)
         self._workspace_at = self._workspace.data_ptr()
 
-    def run(self, logits: Tensor, draws: array[int]) -> None:
-        """Fills in `token` and `status`. logits: [num_rows, vocab_size] float32, dense; draws: of
-        DRAW, as int32.
+    def run(self, logits: Tensor, maxima: Tensor | None, draws: array[int]) -> None:
+        """Fills in `token` and `status`. logits: [num_rows, vocab_size] float32, dense; maxima: of
+        their blocks, as WholeStep has them; draws: of DRAW, as int32.
 
         What the addresses in `draws` point to must live until this returns.
         """
         self._call.oct_sample(
             logits.data_ptr(),
+            None if maxima is None else maxima.data_ptr(),
             self._vocab_size,
             draws.buffer_info()[0],
             len(draws) // WIDTH,

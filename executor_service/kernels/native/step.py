@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from executor_service.kernels.native import pages
 from executor_service.kernels.native.kv import NativeKV
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import KV, Chunks, Layer, Limits, Model
@@ -80,12 +81,17 @@ def step_bytes(library: Library, parts: ModelParts, kv: KV, limits: Limits) -> i
     """What a WholeStep allocates, over a pool like `kv`, whose data is not looked at."""
     layers = _layers(parts)
     model = _model(parts, layers)
-    outputs: int = limits.max_tokens * model.hidden + limits.max_rows * parts.vocab_size
+    row = parts.vocab_size + library.call.oct_num_maxima(parts.vocab_size)
+    outputs: int = limits.max_tokens * model.hidden + limits.max_rows * row
     return int(library.call.oct_step_workspace(model, kv, limits)) + _ALIGNMENT + 4 * outputs
 
 
 class WholeStep:
-    """The model over one pool. Its outputs are valid until the next call."""
+    """The model over one pool. Its outputs are valid until the next call.
+
+    hidden: [max_tokens, hidden], normed; logits: [max_rows, vocab_size]; maxima: [max_rows, ...] of
+    blocks of logits, as draws read them.
+    """
 
     def __init__(self, library: Library, parts: ModelParts, kv: NativeKV, limits: Limits) -> None:
         self._call = library.call
@@ -98,17 +104,20 @@ class WholeStep:
         self.workspace = torch.empty(num_bytes + _ALIGNMENT, dtype=torch.uint8)
         # Pages that no step reaches are never touched, so they take no memory.
         self.hidden = torch.empty(limits.max_tokens, self._model.hidden)
-        self.logits = torch.empty(limits.max_rows, parts.vocab_size)
+        self.logits = _floats(limits.max_rows, parts.vocab_size)
+        num_maxima = self._call.oct_num_maxima(parts.vocab_size)
+        self.maxima = _floats(limits.max_rows, num_maxima)
         self._chunks = Chunks()
         self._outputs = (
             -(-self.workspace.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
             self.hidden.data_ptr(),
             self.logits.data_ptr(),
+            self.maxima.data_ptr(),
         )
 
-    def run(self, step: StepInput, rows: array[int], num_threads: int) -> tuple[Tensor, Tensor]:
-        """Normed hidden states [max_tokens, hidden], logits [max_rows, vocab_size]; the first ones
-        are the step's and those of `rows`, others may be anything.
+    def run(self, step: StepInput, rows: array[int], num_threads: int) -> None:
+        """Fills in the first rows of `hidden` and, for `rows`, of `logits` and `maxima`; those
+        behind them may be anything.
 
         Writes K and V. rows: int32, of the step's tokens. num_threads: at most the limits'; the
         bits are the same on any.
@@ -126,7 +135,10 @@ class WholeStep:
             len(rows),
             *self._outputs,
         )
-        return self.hidden, self.logits
+
+
+def _floats(rows: int, width: int) -> Tensor:
+    return pages.zeroed(4 * rows * width).view(torch.float32).view(rows, width)
 
 
 def _layers(parts: ModelParts) -> ctypes.Array[Layer]:

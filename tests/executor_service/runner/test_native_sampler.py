@@ -7,6 +7,7 @@ import json
 import math
 import random
 from array import array
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,38 @@ from common.plan import ErrorCode, SamplingParams, SequenceId, SequenceSpec
 from executor_service.kernels.native import build
 from executor_service.kernels.native.sampling import TokenDraws
 from executor_service.runner.native_sampler import NativeSampler
-from executor_service.runner.sampler import Sampled, SampleTask, sample
-from tests.support.native_library import native_library
+from executor_service.runner.sampler import Logits, Sampled, SampleTask, sample
+from tests.support.native_library import block_maxima, native_library
 from tests.support.plans import make_spec
 
 LEVELS = [level for level in build.LEVELS if level.needs <= build.usable_flags()]
 VOCABULARY = 5003
 
 
-def sampler_of(level: build.Level, vocabulary: int, threads: int = 2) -> NativeSampler:
-    return NativeSampler(TokenDraws(native_library(level), vocabulary, threads))
+Sampler = Callable[[Tensor, Sequence[SampleTask]], list[Sampled | ErrorCode]]
+
+
+def sampler_of(level: build.Level, vocabulary: int, threads: int = 2) -> Sampler:
+    """Finds the maxima of logits itself."""
+    sampler = NativeSampler(TokenDraws(native_library(level), vocabulary, threads))
+    return lambda logits, tasks: sampler(Logits(logits), tasks)
+
+
+def sampler_given_maxima(level: build.Level) -> Sampler:
+    library = native_library(level)
+    sampler = NativeSampler(TokenDraws(library, VOCABULARY, 2))
+    return lambda logits, tasks: sampler(Logits(logits, block_maxima(library, logits)), tasks)
+
+
+@pytest.fixture(params=["given", "found"])
+def maxima(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(params=LEVELS, ids=lambda level: level.name)
-def native(request: pytest.FixtureRequest) -> NativeSampler:
+def native(request: pytest.FixtureRequest, maxima: str) -> Sampler:
+    if maxima == "given":
+        return sampler_given_maxima(request.param)
     return sampler_of(request.param, VOCABULARY)
 
 
@@ -80,7 +99,7 @@ def logits_of(kind: str, rows: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["normal", "peaked", "ties", "equal", "masked"])
-def test_draws_equal_the_plain_sampler(native: NativeSampler, kind: str) -> None:
+def test_draws_equal_the_plain_sampler(native: Sampler, kind: str) -> None:
     """A weight may differ in its last bit, so a draw at the very edge of one may too."""
     torch.manual_seed(7)
     rng = random.Random(kind)
@@ -95,7 +114,7 @@ def test_draws_equal_the_plain_sampler(native: NativeSampler, kind: str) -> None
     assert different <= 1
 
 
-def test_greedy_takes_the_first_of_equal_logits(native: NativeSampler) -> None:
+def test_greedy_takes_the_first_of_equal_logits(native: Sampler) -> None:
     logits = torch.zeros(1, VOCABULARY)
     logits[0, [4000, 4999, 5002]] = 1.0
     spec = make_spec(1, 1, params=SamplingParams(temperature=0.0))
@@ -105,7 +124,7 @@ def test_greedy_takes_the_first_of_equal_logits(native: NativeSampler) -> None:
     assert native(logits, [task]) == [Sampled(token=5001)]
 
 
-def test_rows_without_a_distribution_are_errors_of_their_own(native: NativeSampler) -> None:
+def test_rows_without_a_distribution_are_errors_of_their_own(native: Sampler) -> None:
     inf = float("inf")
     logits = torch.randn(6, VOCABULARY)
     logits[1, VOCABULARY - 1] = float("nan")
@@ -169,8 +188,6 @@ def test_what_has_no_weight_is_not_drawn_where_a_sum_is_rounded() -> None:
     params = SamplingParams(temperature=1.0, seed=532631)
     spec = SequenceSpec(sequence_id=SequenceId(1), index=0, num_prompt_tokens=5, params=params)
     task = SampleTask(spec=spec, row=0, position=5, history=array("i"))
-    (found,) = NativeSampler(TokenDraws(native_library(), 3 * block, 1))(
-        torch.from_numpy(logits), [task]
-    )
+    (found,) = sampler_of(LEVELS[0], 3 * block, threads=1)(torch.from_numpy(logits), [task])
     assert isinstance(found, Sampled)
     assert logits[0, found.token] > -np.inf

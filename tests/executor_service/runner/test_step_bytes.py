@@ -58,7 +58,8 @@ def test_native_steps_take_what_is_kept(
     tiny_runner(directory, max_model_len=MAX_LEN, **LIMITS, **changes)
     (native,) = built
     step = native.step
-    taken = step.workspace.nbytes + step.hidden.nbytes + step.logits.nbytes
+    pieces = (step.workspace, step.hidden, step.logits, step.maxima)
+    taken = sum(piece.nbytes for piece in pieces)
     draws = kept(directory, **changes) - taken
     assert VOCAB_SIZE * 4 <= draws <= VOCAB_SIZE * 64
 

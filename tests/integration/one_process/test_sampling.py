@@ -15,7 +15,7 @@ import torch
 
 from common.plan import StepPlan, StepResult
 from executor_service.runner.model_runner import ModelRunner
-from executor_service.runner.sampler import Sampled, SampleTask
+from executor_service.runner.sampler import Logits, Sampled, SampleTask
 from scheduler_service.core.events import SequenceKey
 from tests.support.builders import make_limits, make_request, random_ids
 from tests.support.in_process_engine import Arrival, InProcessEngine
@@ -172,7 +172,7 @@ class _ScriptedLogits:
             )
             rows[row, self._peaks[task.num_outputs]] = 50.0
             tasks.append(task)
-        answers = self._draw(rows, tasks)
+        answers = self._draw(Logits(rows), tasks)
         tokens = [answer.token for answer in answers if isinstance(answer, Sampled)]
         assert len(tokens) == len(tasks)
         return StepResult(step_id=plan.step_id, tokens=array("i", tokens))

@@ -91,6 +91,14 @@ static void multiply(panel_share share, const void *prepared, int32_t num_rows)
     }
 }
 
+void oct_linear_panels(const oct_weight *w, const void *x_prepared, int32_t num_rows, float *y,
+                       int32_t first, int32_t last)
+{
+    panel_share share = {.weight = w, .y = y, .stride = (size_t)w->out_features,
+                         .first = first, .last = last};
+    multiply(share, x_prepared, num_rows);
+}
+
 void oct_linear_part(const oct_weight *w, const void *x_prepared, int32_t num_rows, float *y,
                      int32_t thread, int32_t num_threads)
 {

@@ -3,61 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "simd.h"
-
-/* Weights and their ids, apart. */
-typedef struct {
-    float *values;
-    int32_t *ids;
-    int32_t count;
-} weight_list;
-
-static void append_from(weight_list *list, const float *weights, int32_t first, int32_t end,
-                        float floor)
-{
-    for (int32_t id = first; id < end; id++) {
-        list->values[list->count] = weights[id];
-        list->ids[list->count] = id;
-        list->count += weights[id] >= floor;
-    }
-}
-
-/* Of LANES weights. */
-static void append_vector(weight_list *list, const float *weights, int32_t first, float floor)
-{
-#if LANES == 16
-    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512 w = _mm512_loadu_ps(weights + first);
-    const __mmask16 hits = _mm512_cmp_ps_mask(w, _mm512_set1_ps(floor), _CMP_GE_OQ);
-    const __m512i ids = _mm512_add_epi32(lanes, _mm512_set1_epi32(first));
-    _mm512_storeu_ps(list->values + list->count, _mm512_maskz_compress_ps(hits, w));
-    _mm512_storeu_si512(list->ids + list->count, _mm512_maskz_compress_epi32(hits, ids));
-    list->count += __builtin_popcount(hits);
-#else
-    append_from(list, weights, first, first + LANES, floor);
-#endif
-}
-
-/* Candidates of top-p: what is below the floor is not among them. The list has room for all. */
-static void list_from(weight_list *list, const float *weights, int32_t count, float floor)
-{
-    int32_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        if (vi_any(vf_load(weights + i) >= vf_set(floor)))
-            append_vector(list, weights, i, floor);
-    append_from(list, weights, i, count, floor);
-}
-
-static int32_t candidates_from(const weight_list *list, float floor, candidate *found)
-{
-    int32_t num_found = 0;
-    for (int32_t i = 0; i < list->count; i++) {
-        found[num_found] = (candidate){list->values[i], list->ids[i]};
-        num_found += list->values[i] >= floor;
-    }
-    return num_found;
-}
-
 /* The sum of the weights from `bound` on, within MASS_ERROR of it. */
 #define MASS_ERROR 1e-5
 static double mass_from(const float *weights, int32_t count, float bound)
@@ -95,16 +40,40 @@ static float between(float a, float b)
     return a;
 }
 
-/* Of halvings, which each read all weights or, once it is made, the list; a list that is short is
- * not worth one. */
-enum { MAX_HALVINGS = 6, FEW_CANDIDATES = 512 };
+/* Of halvings, each of which reads the list; one that is short is not worth it. */
+enum { FLOOR_HALVINGS = 8, MAX_HALVINGS = 6, FEW_CANDIDATES = 512 };
 
-/* All weights below it are less than 1 - top_p together. */
-static float floor_of(int32_t count, double total, double top_p)
+/* What weights below the bound hold together is no more than this: in a block that reaches it, what
+ * is beside the largest, and less than so many times the bound. */
+static float mass_below(const token_weights *w, float bound)
 {
-    const double floor = (1.0 - top_p) * total / count;
-    const float found = (float)(floor < 1 ? floor : 1);
-    return found > 0 ? nextafterf(found, 0) : found;
+    const vf most = vf_set((WEIGHT_BLOCK - 1) * bound);
+    vf total = {0};
+    for (int32_t block = 0; block < num_weight_blocks(w->logits.count); block += LANES) {
+        const vf top = vf_load(w->tops + block), rest = vf_load(w->rests + block);
+        total += vf_select(top < vf_set(bound), rest + top, vf_min(rest, most));
+    }
+    return vf_sum(total);
+}
+
+/* Of `mass_below`, as a share of all: what adding up in float may lose. */
+#define BLOCKS_ERROR 1e-5
+
+/* A weight such that all below it are less than 1 - top_p together. */
+static float floor_of(const token_weights *w, double top_p)
+{
+    const double mass = (1.0 - top_p) * w->total;
+    const double even = mass / w->logits.count;
+    float low = (float)(even < 1 ? even : 1), high = 1;
+    low = low > 0 ? nextafterf(low, 0) : low;
+    for (int halvings = 0; halvings < FLOOR_HALVINGS; halvings++) {
+        const float middle = between(low, high);
+        if (mass_below(w, middle) + BLOCKS_ERROR * w->total < mass)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* Halves the band that holds the edge of a nucleus of `mass`; returns whether it could. */
@@ -121,15 +90,20 @@ static int halve(band *found, const float *weights, int32_t count, double mass)
     return 1;
 }
 
-int32_t take_nucleus(const float *weights, int32_t count, double total, double top_p,
-                     candidate *found, candidate *spare)
+/* A little below the logit of a weight. */
+static float logit_of(const token_weights *w, float weight)
 {
-    const double mass = top_p * total;
-    band edge = {floor_of(count, total, top_p), INFINITY};
-    int goes_on = halve(&edge, weights, count, mass); /* one at first, which shortens most lists */
-    weight_list list = {(float *)spare, (int32_t *)spare + count + TILE, 0};
-    list_from(&list, weights, count, edge.lower);
-    for (int i = 1; i < MAX_HALVINGS && goes_on && list.count > FEW_CANDIDATES; i++)
+    const float lost = 1e-3f; /* more than what a weight's computation rounds, of its logarithm */
+    return w->logits.largest + (log2f(weight) - lost) / w->per_logit;
+}
+
+int32_t take_nucleus(const token_weights *w, double top_p, candidate *found, candidate *spare)
+{
+    const double mass = top_p * w->total;
+    band edge = {floor_of(w, top_p), INFINITY};
+    const logit_list list = logits_from(w->logits, logit_of(w, edge.lower), spare);
+    weigh_logits(w, list.values, list.count);
+    for (int i = 0, goes_on = 1; i < MAX_HALVINGS && goes_on && list.count > FEW_CANDIDATES; i++)
         goes_on = halve(&edge, list.values, list.count, mass);
     const int32_t num_found = candidates_from(&list, edge.lower, found);
     return keep_nucleus(found, num_found, mass, edge.upper, spare);

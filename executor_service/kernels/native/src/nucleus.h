@@ -3,11 +3,11 @@
 #define OCTAVO_NUCLEUS_H
 
 #include "candidates.h"
+#include "token_weights.h"
 
-/* The fewest largest of `count` weights, 1 the largest, that hold top_p of `total`, their sum, at
- * least one; equal ones by rising id. Ids rise. `found` and `spare` have room for count + TILE each.
- * Returns how many are found. */
-int32_t take_nucleus(const float *weights, int32_t count, double total, double top_p,
-                     candidate *found, candidate *spare);
+/* The fewest largest weights that hold top_p of their sum, at least one; equal ones by rising id.
+ * Ids rise. `found` and `spare` have room for the vocabulary + TILE each. Returns how many are
+ * found. */
+int32_t take_nucleus(const token_weights *w, double top_p, candidate *found, candidate *spare);
 
 #endif

@@ -47,6 +47,9 @@ const void *oct_prepare_rows(const oct_weight *w, const float *x, int32_t num_ro
                              int32_t thread, int32_t num_threads);
 void oct_linear_part(const oct_weight *w, const void *x_prepared, int32_t num_rows, float *y,
                      int32_t thread, int32_t num_threads);
+/* Panels [first, last) alone, of a weight that is not OCT_PARTS. */
+void oct_linear_panels(const oct_weight *w, const void *x_prepared, int32_t num_rows, float *y,
+                       int32_t first, int32_t last);
 
 /* One row of the weight as float32 [in_features], without bias: the embedding of a tied model. */
 void oct_weight_row(const oct_weight *w, int32_t row, float *y);
@@ -141,7 +144,7 @@ typedef struct {
     const float *sin;
     const float *norm;
     oct_weight embedding_weight;
-    oct_weight head;
+    oct_weight head; /* not OCT_PARTS */
     const oct_layer *layers;
 } oct_model;
 
@@ -149,10 +152,11 @@ typedef struct {
 size_t oct_step_workspace(const oct_model *model, const oct_kv *kv, const oct_limits *limits);
 
 /* Runs the model: writes K and V, then normed hidden states [num_tokens, hidden] and logits
- * [num_rows, vocab] of the chunks' tokens in `rows`. */
+ * [num_rows, vocab] of the chunks' tokens in `rows`, and their maxima [num_rows, oct_num_maxima(vocab)].
+ */
 void oct_step(const oct_model *model, const oct_kv *kv, const oct_chunks *chunks,
               const oct_limits *limits, const int32_t *rows, int32_t num_rows, void *workspace,
-              float *hidden, float *logits);
+              float *hidden, float *logits, float *maxima);
 
 /* ---- single operations ----------------------------------------------------------------------- */
 

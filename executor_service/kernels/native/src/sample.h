@@ -34,9 +34,9 @@ typedef struct {
 
 size_t oct_sample_workspace(int32_t vocab_size, int32_t num_threads);
 
-/* logits: [num_rows, vocab_size], not changed. The workspace must be zeroed before its first use and
- * is left so that it need not be again. */
-void oct_sample(const float *logits, int32_t vocab_size, oct_draw *draws, int32_t num_draws,
-                int32_t num_threads, void *workspace);
+/* logits: [num_rows, vocab_size], not changed; maxima: of each row's blocks, as the head leaves them, or
+ * NULL. The workspace must be zeroed before its first use and is left so that it need not be again. */
+void oct_sample(const float *logits, const float *maxima, int32_t vocab_size, oct_draw *draws,
+                int32_t num_draws, int32_t num_threads, void *workspace);
 
 #endif

@@ -5,9 +5,12 @@
 #include <omp.h>
 #include <string.h>
 
+#include "arena.h"
 #include "attention.h"
 #include "elementwise.h"
 #include "kv.h"
+#include "linear.h"
+#include "maxima.h"
 #include "octavo.h"
 
 typedef struct {
@@ -18,6 +21,7 @@ typedef struct {
     int32_t num_rows;
     float *hidden;
     float *logits;
+    float *maxima;
     oct_batch batch;
     attention_plan attention;
     int32_t *block_tables; /* [max_chunks, the blocks of max_context] */
@@ -68,19 +72,6 @@ static size_t prepared_bytes(const oct_model *model, const oct_limits *limits)
     return most;
 }
 
-/* Cuts pieces off the workspace, or only adds up their sizes if there is none yet. */
-typedef struct {
-    uint8_t *base;
-    size_t used;
-} arena;
-
-static void *take(arena *from, size_t bytes)
-{
-    void *piece = from->base ? from->base + from->used : NULL;
-    from->used += (bytes + 63) / 64 * 64;
-    return piece;
-}
-
 static void *lay_out(step *s, arena *from, const oct_model *model, const oct_kv *kv,
                      const oct_limits *limits)
 {
@@ -89,20 +80,20 @@ static void *lay_out(step *s, arena *from, const oct_model *model, const oct_kv 
     const size_t heads = (size_t)model->num_heads, kv_heads = (size_t)model->num_kv_heads;
     const size_t head_dim = (size_t)model->head_dim;
     const size_t blocks = (size_t)((limits->max_context + kv->block_size - 1) / kv->block_size);
-    s->block_tables = take(from, (size_t)limits->max_chunks * blocks * sizeof(int32_t));
-    s->positions = take(from, (size_t)limits->max_tokens * sizeof(int32_t));
-    s->slots = take(from, (size_t)limits->max_tokens * sizeof(int64_t));
-    s->counters = take(from, (size_t)model->num_layers * 2 * sizeof(int32_t));
-    s->prepared = take(from, prepared_bytes(model, limits));
-    s->residual = take(from, tokens * hidden);
-    s->normed = take(from, tokens * hidden);
-    s->delta = take(from, tokens * hidden);
-    s->qkv = take(from, tokens * (heads + 2 * kv_heads) * head_dim);
-    s->mixed = take(from, tokens * heads * head_dim);
-    s->gate_up = take(from, tokens * 2 * intermediate);
-    s->gated = take(from, tokens * intermediate);
-    s->head_rows = take(from, (size_t)limits->max_rows * sizeof(float) * hidden);
-    return take(from, attention_bytes(kv, model->num_heads, limits));
+    s->block_tables = arena_take(from, (size_t)limits->max_chunks * blocks * sizeof(int32_t));
+    s->positions = arena_take(from, (size_t)limits->max_tokens * sizeof(int32_t));
+    s->slots = arena_take(from, (size_t)limits->max_tokens * sizeof(int64_t));
+    s->counters = arena_take(from, (size_t)model->num_layers * 2 * sizeof(int32_t));
+    s->prepared = arena_take(from, prepared_bytes(model, limits));
+    s->residual = arena_take(from, tokens * hidden);
+    s->normed = arena_take(from, tokens * hidden);
+    s->delta = arena_take(from, tokens * hidden);
+    s->qkv = arena_take(from, tokens * (heads + 2 * kv_heads) * head_dim);
+    s->mixed = arena_take(from, tokens * heads * head_dim);
+    s->gate_up = arena_take(from, tokens * 2 * intermediate);
+    s->gated = arena_take(from, tokens * intermediate);
+    s->head_rows = arena_take(from, (size_t)limits->max_rows * sizeof(float) * hidden);
+    return arena_take(from, attention_bytes(kv, model->num_heads, limits));
 }
 
 size_t oct_step_workspace(const oct_model *model, const oct_kv *kv, const oct_limits *limits)
@@ -224,6 +215,31 @@ static void project(const step *s, const oct_weight *weight, const float *x, int
 #pragma omp barrier
 }
 
+_Static_assert(MAXIMA_BLOCK == PANEL, "a slice of panels has whole blocks");
+
+/* The head's logits a slice of panels at a time, and the maxima of each while it is in the cache: it
+ * takes a draw longer to have all logits come there again than to find them. */
+static void project_head(const step *s, int32_t thread, int32_t num_threads)
+{
+    enum { SLICE = 16 };
+    const oct_weight *head = &s->model->head;
+    const int64_t vocab = head->out_features, num_maxima = oct_num_maxima(head->out_features);
+    const void *prepared =
+        oct_prepare_rows(head, s->head_rows, s->num_rows, s->prepared, thread, num_threads);
+#pragma omp barrier
+    const range mine = share(num_panels(head), thread, num_threads);
+    for (int32_t first = mine.first, end; first < mine.end; first = end) {
+        end = first + SLICE < mine.end ? first + SLICE : mine.end;
+        oct_linear_panels(head, prepared, s->num_rows, s->logits, first, end);
+        const int64_t start = first * PANEL, stop = (int64_t)end * PANEL;
+        const int64_t width = (stop < vocab ? stop : vocab) - start;
+        for (int64_t row = 0; row < s->num_rows; row++)
+            put_maxima(s->logits + row * vocab + start, (int32_t)width,
+                       s->maxima + row * num_maxima + first);
+    }
+#pragma omp barrier
+}
+
 /* ---- the step -------------------------------------------------------------------------------- */
 
 static void run_layer(const step *s, int32_t index, range tokens, int32_t thread,
@@ -259,15 +275,15 @@ static void run(const step *s, int32_t thread, int32_t num_threads)
         return;
 #pragma omp barrier
     gather_head_rows(s, share(s->num_rows, thread, num_threads));
-    project(s, &s->model->head, s->head_rows, s->num_rows, s->logits, thread, num_threads);
+    project_head(s, thread, num_threads);
 }
 
 void oct_step(const oct_model *model, const oct_kv *kv, const oct_chunks *chunks,
               const oct_limits *limits, const int32_t *rows, int32_t num_rows, void *workspace,
-              float *hidden, float *logits)
+              float *hidden, float *logits, float *maxima)
 {
     step s = {.model = model, .kv = kv, .chunks = chunks, .rows = rows, .num_rows = num_rows,
-              .hidden = hidden, .logits = logits};
+              .hidden = hidden, .logits = logits, .maxima = maxima};
     arena memory = {workspace, 0};
     void *attention = lay_out(&s, &memory, model, kv, limits);
     place_tokens(&s, kv->block_size);
