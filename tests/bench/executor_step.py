@@ -9,36 +9,24 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from array import array
 from typing import Any
 
 from common.plan import SamplingParams, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.runner.load import load_runner
 from executor_service.runner.model_runner import ModelRunner
+from tests.bench.bench_executor import uniform_step
 from tests.bench.clean_samples import Samples
-from tests.support.plans import GREEDY, add_chunk, make_spec
+from tests.support.plans import GREEDY
 
-_BLOCK_SIZE = 16
 _SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, seed=1)
 
 
-def _step(num_sequences: int, context: int, length: int, params: SamplingParams) -> StepPlan:
-    plan = StepPlan(step_id=0)
-    blocks = -(-context // _BLOCK_SIZE)
-    for i in range(num_sequences):
-        spec = make_spec(i + 1, context - length, params=params)
-        tokens = array("i", [(7 * position + i) % 40000 + 100 for position in range(context)])
-        table = range(i * blocks, (i + 1) * blocks)
-        add_chunk(plan, spec, tokens, table, start=context - length, length=length, samples=[spec])
-    return plan
-
-
 CASES: list[tuple[str, int, StepPlan]] = [
-    *((f"decode {n} at 256", n, _step(n, 256, 1, GREEDY)) for n in (1, 4, 16, 32)),
-    ("decode 32 at 256, sampled", 32, _step(32, 256, 1, _SAMPLED)),
-    ("decode 1 at 4096", 1, _step(1, 4096, 1, GREEDY)),
-    ("prefill 512", 512, _step(1, 512, 512, GREEDY)),
+    *((f"decode {n} at 256", n, uniform_step(n, 256, 1, GREEDY)) for n in (1, 4, 16, 32)),
+    ("decode 32 at 256, sampled", 32, uniform_step(32, 256, 1, _SAMPLED)),
+    ("decode 1 at 4096", 1, uniform_step(1, 4096, 1, GREEDY)),
+    ("prefill 512", 512, uniform_step(1, 512, 512, GREEDY)),
 ]
 
 

@@ -55,7 +55,7 @@ static void load_queries(const attention_plan *plan, const attention_unit *unit,
         for (int32_t d = 0; d < count; d++)
             a->queries[i * count + d] = from[d] * plan->scale;
     }
-    if (in_parts(plan->kv))
+    if (kv_in_parts(plan->kv->dtype))
         parts_begin(plan->kv, a->queries, unit->num_tokens * group_size(plan),
                     (parts_scratch){a->tiles, a->parts});
 }
@@ -123,7 +123,7 @@ static void attend_split(const attention_unit *unit, const kv_view *view, int32_
 {
     const parts_scratch parts = {a->tiles, a->parts};
     const floats_scratch floats = {a->queries, a->scores, a->tiles};
-    if (in_parts(view->kv))
+    if (kv_in_parts(view->kv->dtype))
         parts_attend(unit, view, group, split, ahead, parts, result);
     else
         floats_attend(unit, view, group, split, ahead, floats, result);

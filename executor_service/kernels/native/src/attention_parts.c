@@ -36,7 +36,7 @@ void parts_begin(const oct_kv *kv, const float *queries, int32_t rows, parts_scr
 
 void parts_end(const oct_kv *kv)
 {
-    if (in_parts(kv))
+    if (kv_in_parts(kv->dtype))
         amx_end();
 }
 

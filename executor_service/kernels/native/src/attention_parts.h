@@ -9,15 +9,10 @@
 
 #include "attention_split.h"
 
-ALWAYS_INLINE int in_parts(const oct_kv *kv)
-{
-    return AMX && kv->dtype != OCT_KV_FLOAT32;
-}
-
 /* Rows that results need room for: of more than one tile all are whole. */
 ALWAYS_INLINE int32_t stored_rows(const oct_kv *kv, int32_t rows)
 {
-    return in_parts(kv) && rows > 16 ? ceil_div(rows, 16) * 16 : rows;
+    return kv_in_parts(kv->dtype) && rows > 16 ? ceil_div(rows, 16) * 16 : rows;
 }
 
 /* Memory that a thread lends, 64-byte aligned. */

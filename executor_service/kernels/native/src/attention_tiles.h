@@ -182,12 +182,11 @@ ALWAYS_INLINE void mix_rows_of(const int kind, int32_t rows, const kv_tile *tile
     }
 }
 
-/* Of what a machine level has for these products: with matrix tiles the other dtypes are those of
- * attention_parts.c. */
+/* Kinds in parts do not come here, so no machine level compiles these products for them. */
 static inline void score_rows(int32_t kind, int32_t rows, const float *q, int32_t head_dim,
                               kv_tile keys, const uint8_t *ahead, float *scores, int32_t stride)
 {
-    if (AMX || kind == OCT_KV_FLOAT32)
+    if (kind == OCT_KV_FLOAT32 || kv_in_parts(kind))
         score_rows_of(OCT_KV_FLOAT32, rows, q, head_dim, keys, ahead, scores, stride);
     else if (kind == OCT_KV_BFLOAT16)
         score_rows_of(OCT_KV_BFLOAT16, rows, q, head_dim, keys, ahead, scores, stride);
@@ -201,7 +200,7 @@ static inline void mix_rows(int32_t kind, int32_t rows, const kv_tile *tiles, kv
                             int32_t width, int32_t first, int32_t end, const float *weights,
                             int32_t stride, float *mixed)
 {
-    if (AMX || kind == OCT_KV_FLOAT32)
+    if (kind == OCT_KV_FLOAT32 || kv_in_parts(kind))
         mix_rows_of(OCT_KV_FLOAT32, rows, tiles, ahead, width, first, end, weights, stride, mixed);
     else if (kind == OCT_KV_BFLOAT16)
         mix_rows_of(OCT_KV_BFLOAT16, rows, tiles, ahead, width, first, end, weights, stride, mixed);

@@ -27,6 +27,12 @@ ALWAYS_INLINE int32_t kv_element_bytes(const int32_t kind)
     return kind == OCT_KV_FLOAT32 ? 4 : kind == OCT_KV_INT8 ? 1 : 2;
 }
 
+/* Whether attention over this kind is on matrix tiles, of attention_parts.c. */
+ALWAYS_INLINE int kv_in_parts(const int32_t kind)
+{
+    return AMX && kind != OCT_KV_FLOAT32;
+}
+
 /* Of elements in a tile: dimensions of K, slots of V. */
 ALWAYS_INLINE int32_t kv_pair(const int32_t kind)
 {
