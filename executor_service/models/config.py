@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import ModelError
+from executor_service.kernels.backend import KVShape
 from executor_service.models.rope import ROPE_TYPES, RopeConfig
 
 _ARCHITECTURES = {
@@ -53,6 +54,16 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ModelError(f"rotary embedding needs an even head_dim, not {self.head_dim}")
+
+    def kv_shape(self, *, num_blocks: int, block_size: int) -> KVShape:
+        """Of a pool for this model."""
+        return KVShape(
+            num_layers=self.num_layers,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+        )
 
 
 def from_hf(config: Mapping[str, Any]) -> ModelConfig:

@@ -155,13 +155,8 @@ def _pool_shape(
         head_dim=model.head_dim,
         element_bytes=element_bytes,
     )
-    return KVShape(
-        num_layers=model.num_layers,
-        num_blocks=num_pool_blocks(request, per_block, free_bytes),
-        block_size=request.block_size,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-    )
+    num_blocks = num_pool_blocks(request, per_block, free_bytes)
+    return model.kv_shape(num_blocks=num_blocks, block_size=request.block_size)
 
 
 def _spec(

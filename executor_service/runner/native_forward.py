@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from common.plan import TOKEN_TYPECODE
-from executor_service.kernels.backend import KVShape
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.kv import NativeKV, without_data
 from executor_service.kernels.native.step import (
@@ -34,13 +33,7 @@ def forward_bytes(
     model: LlamaModel, backend: NativeBackend, block_size: int, limits: Limits
 ) -> int:
     """What a NativeForward allocates, whatever number of blocks the pool has."""
-    shape = KVShape(
-        num_layers=model.config.num_layers,
-        num_blocks=0,
-        block_size=block_size,
-        num_kv_heads=model.config.num_kv_heads,
-        head_dim=model.config.head_dim,
-    )
+    shape = model.config.kv_shape(num_blocks=0, block_size=block_size)
     kv = without_data(shape, backend.kv_dtype)
     return step_bytes(backend.library, _parts(model), kv, limits)
 

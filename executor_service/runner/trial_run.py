@@ -15,7 +15,6 @@ from functools import partial
 from torch import Tensor
 
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
-from executor_service.kernels.backend import KVShape
 from executor_service.kernels.device_stream import DeviceStream
 from executor_service.kernels.transfers import Uploads
 from executor_service.memory.gpu_memory import MemoryMeter, StepNeeds
@@ -85,13 +84,8 @@ class Trial:
         return max(0, taken)
 
     def _pool(self) -> KVPool:
-        config, limits = self._model.config, self._limits
-        shape = KVShape(
-            num_layers=config.num_layers,
-            num_blocks=_num_blocks(limits),
-            block_size=limits.block_size,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+        shape = self._model.config.kv_shape(
+            num_blocks=_num_blocks(self._limits), block_size=self._limits.block_size
         )
         return KVPool(self._backend, shape)
 

@@ -121,14 +121,7 @@ class Reader:
 
     def __init__(self, checkpoint: Checkpoint, max_len: int) -> None:
         config = checkpoint.config
-        shape = KVShape(
-            num_layers=config.num_layers,
-            num_blocks=1,
-            block_size=max_len,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-        )
-        self.backend = KeptBackend(shape)
+        self.backend = KeptBackend(config.kv_shape(num_blocks=1, block_size=max_len))
         self.model = LlamaModel(
             self.backend, config, checkpoint.weights, max_len, lambda done, total, what: None
         )

@@ -11,7 +11,6 @@ pytest.importorskip("triton", reason="the package triton is not installed")
 
 import torch  # noqa: E402
 
-from executor_service.kernels.backend import KVShape  # noqa: E402
 from executor_service.kernels.kv_kind import KVKind  # noqa: E402
 from executor_service.models.checkpoint import open_checkpoint  # noqa: E402
 from executor_service.models.llama import LlamaModel  # noqa: E402
@@ -64,13 +63,7 @@ def test_replayed_decodes_have_the_bits_of_launched_ones(
         max_context=MAX_LEN,
         kv_kind=kind,
     )
-    shape = KVShape(
-        num_layers=config.num_layers,
-        num_blocks=NUM_BLOCKS,
-        block_size=BLOCK_SIZE,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-    )
+    shape = config.kv_shape(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
     order = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(1))
     tables = order.view(NUM_SEQUENCES, -1).int()
     with torch.inference_mode():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.plan import TOKEN_TYPECODE
-from executor_service.kernels.backend import Backend, KVShape, StepLayout
+from executor_service.kernels.backend import Backend, StepLayout
 from executor_service.kernels.cpu import CpuBackend
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.structs import Limits
@@ -43,13 +43,7 @@ class PagedModel:
         config = checkpoint.config
         per_sequence = -(-max_len // BLOCK_SIZE)
         num_blocks = per_sequence * num_sequences
-        shape = KVShape(
-            num_layers=config.num_layers,
-            num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-        )
+        shape = config.kv_shape(num_blocks=num_blocks, block_size=BLOCK_SIZE)
         self.model = LlamaModel(
             backend, config, checkpoint.weights, max_len, lambda done, total, what: None
         )
