@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from functools import cached_property
 
 import torch
 
@@ -14,6 +15,7 @@ from executor_service.cores import compute_threads
 from executor_service.kernels import cpu_step
 from executor_service.kernels.backend import Backend
 from executor_service.kernels.cpu import CpuBackend
+from executor_service.kernels.native import build
 from executor_service.kernels.native.backend import NativeBackend
 from executor_service.kernels.native.build import BuildError
 from executor_service.kernels.native.library import Library, load
@@ -39,15 +41,29 @@ class CpuDevice:
     dtype = torch.float32
 
     def __init__(self, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> None:
+        """ConfigError for flags that torch alone cannot serve, if it is known already that there
+        will be no kernels; `backend` waits for them, and finds out for good."""
         name = config.kv_cache_dtype
+        self._config = config
+        self._environ = environ
         self._kv_dtype: torch.dtype | None = None if name == "auto" else getattr(torch, name)
         self._num_threads = compute_threads(config.threads)
-        self._library = _load(environ)
         self._weight_rules = weight_rules(config)
-        if self._library is None and wants_blocks(config):
-            raise ConfigError(f"--quantization {config.quantization} needs the native kernels")
-        if self._library is None and self._kv_dtype not in (None, torch.float32):
-            raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype} needs the native kernels")
+        try:
+            build.check(environ)
+        except BuildError as error:
+            _check_torch_serves(config, error)
+
+    @cached_property
+    def _library(self) -> Library | None:
+        try:
+            return load(self._environ)
+        except BuildError as error:
+            _check_torch_serves(self._config, error)
+            log.warning(
+                "no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error
+            )
+            return None
 
     def backend(self, model: ModelConfig, max_model_len: int) -> Backend:
         if self._library is None:
@@ -117,12 +133,15 @@ def _torch_step_bytes(model: ModelConfig, limits: StepLimits) -> int:
     return int(4 * (activations + logits + attention))
 
 
-def _load(environ: Mapping[str, str]) -> Library | None:
-    try:
-        return load(environ)
-    except BuildError as error:
-        log.warning("no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error)
-        return None
+def _check_torch_serves(config: ExecutorConfig, why: BuildError) -> None:
+    """ConfigError for what only native kernels have; `why` there are none."""
+    if wants_blocks(config):
+        flag = f"--quantization {config.quantization}"
+    elif config.kv_cache_dtype not in ("auto", "float32"):
+        flag = f"--kv-cache-dtype {config.kv_cache_dtype}"
+    else:
+        return
+    raise ConfigError(f"{flag} needs the native kernels: {why}") from why
 
 
 def _log_conversions(backend: NativeBackend) -> None:

@@ -43,7 +43,9 @@ class Device(Protocol[B]):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def backend(self, model: ModelConfig, max_model_len: int) -> B: ...
+    def backend(self, model: ModelConfig, max_model_len: int) -> B:
+        """May wait for kernels. ConfigError if there are none for what the flags ask."""
+        ...
 
     def max_positions(self, model: ModelConfig) -> int:
         """The longest sequence on which the model is computed as published."""

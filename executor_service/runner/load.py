@@ -47,9 +47,7 @@ class LoadedKV(NamedTuple):
 def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
     """Loads and warms up. Raises ConfigError or ModelError saying what to change."""
     if config.device == "cpu":
-        # In this order: the device waits for its kernels, which may be being built.
-        checkpoint = open_checkpoint(locate(config.model, config.revision))
-        return load_checkpoint(CpuDevice(config), config, checkpoint, progress)
+        return load_on(CpuDevice(config), config, progress)
     if importlib.util.find_spec("triton") is None:
         raise ConfigError(
             "--device cuda needs the package triton: pip install 'octavo[executor,gpu]'"
@@ -61,7 +59,8 @@ def load_runner(config: ExecutorConfig, progress: Progress) -> Runner:
 
 
 def load_on(device: Device[B], config: ExecutorConfig, progress: Progress) -> Runner:
-    """`load_runner` on an opened device."""
+    """`load_runner` on an opened device, which waits for nothing until `backend` is called: its
+    kernels may be being built while a model is fetched."""
     checkpoint = open_checkpoint(locate(config.model, config.revision))
     return load_checkpoint(device, config, checkpoint, progress)
 

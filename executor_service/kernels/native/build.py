@@ -139,6 +139,24 @@ def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
 
     Raises BuildError.
     """
+    path, compiler = _planned(level, directory, environ)
+    if compiler is not None and not path.exists():
+        _build(compiler, level, path)
+    return path
+
+
+def check(environ: Mapping[str, str]) -> None:
+    """Raises BuildError for what can be known at once: that there is nothing to compile, or with.
+
+    What the compiler will say is not known yet.
+    """
+    _planned(chosen_level(environ), cache_directory(environ), environ)
+
+
+def _planned(
+    level: Level, directory: Path, environ: Mapping[str, str]
+) -> tuple[Path, Compiler | None]:
+    """Where the library is or will be, and what builds it; None: it was built before."""
     if not _sources():
         raise BuildError(f"{SOURCES} holds no sources")
     prefix = f"kernels-{level.name}-{_digest(level)}"
@@ -146,13 +164,10 @@ def library(level: Level, directory: Path, environ: Mapping[str, str]) -> Path:
         compiler = find_compiler(environ)
     except BuildError:
         for found in sorted(directory.glob(f"{prefix}-*.so")):
-            return found
+            return found, None
         raise
     version = hashlib.sha256(compiler.version.encode()).hexdigest()[:8]
-    path = directory / f"{prefix}-{version}.so"
-    if not path.exists():
-        _build(compiler, level, path)
-    return path
+    return directory / f"{prefix}-{version}.so", compiler
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import ConfigError
+from common.errors import ConfigError, ModelError
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.kv_kind import KVKind
 from executor_service.runner.load import load_runner
@@ -51,13 +51,47 @@ def test_the_gpu_has_every_kind_of_pool() -> None:
     assert kind("float32", dtype="float32") is KVKind.FLOAT32
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
-def test_torch_alone_has_a_pool_of_float32_only(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "flags",
+    [{"kv_cache_dtype": kind} for kind in ("bfloat16", "float16", "int8")]
+    + [{"quantization": "q4_0"}],
+)
+@pytest.mark.parametrize(
+    "environ", [{"OCTAVO_NATIVE": "0"}, {"PATH": "", "CC": ""}], ids=["turned off", "no compiler"]
+)
+def test_what_torch_alone_lacks_is_refused_before_the_model_is_looked_for(
+    flags: dict[str, str],
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("OCTAVO_NATIVE", "0")
-    with pytest.raises(ConfigError, match=f"--kv-cache-dtype {dtype}.*native"):
-        load(model="smollm2-135m", kv_cache_dtype=dtype)
+    for name, value in (environ | {"OCTAVO_CACHE_DIR": str(tmp_path)}).items():
+        monkeypatch.setenv(name, value)
+    ((name, value),) = flags.items()
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} {value}.*native"):
+        load(**flags)
+
+
+def test_what_fails_to_compile_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.c").write_text("this is no C")
+    monkeypatch.setattr("executor_service.kernels.native.build.SOURCES", tmp_path)
+    monkeypatch.setenv("OCTAVO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OCTAVO_NATIVE", "")
+    with pytest.raises(ConfigError, match="--kv-cache-dtype int8.*native"):
+        load(model="smollm2-135m", kv_cache_dtype="int8")
+
+
+def test_the_checkpoint_is_opened_before_kernels_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waits(environ: object) -> None:
+        pytest.fail("nobody asks for kernels yet")
+
+    monkeypatch.setattr("executor_service.runner.cpu_device.load", waits)
+    with pytest.raises(ModelError, match="/nowhere"):
+        load()
 
 
 @pytest.mark.skipif(HAS_TRITON, reason="triton is installed")
