@@ -37,6 +37,15 @@ class Device:
 A100 = Device(flops=312e12, bandwidth=2e12)
 
 
+def size_text(num_bytes: float) -> str:
+    """For people, in the largest unit of which there is at least one: 96.3 MiB, 1.56 GiB."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if num_bytes >= unit:
+            count = num_bytes / unit
+            return f"{count:.2f} {name}" if count < 10 else f"{count:.1f} {name}"
+    return f"{num_bytes:.0f} bytes"
+
+
 def kv_element_bytes(dtype: str, head_dim: int) -> float:
     """One of KV_CACHE_DTYPES with its share of the scales beside it."""
     if dtype in DTYPE_BYTES:

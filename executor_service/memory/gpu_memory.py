@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from common.errors import ConfigError
-from common.kv_size import GIB, MIB
+from common.kv_size import MIB, size_text
 
 RESERVE_BYTES = 256 * MIB
 """For what no trial shows: the allocator's rounding, kernels that are compiled later, logprobs of
@@ -80,9 +80,9 @@ def pool_bytes(utilization: float, needs: StepNeeds, memory: Memory) -> int:
     kept = left_alone + needs.step + needs.graphs + RESERVE_BYTES
     if kept >= memory.free:
         raise ConfigError(
-            f"{memory.free / GIB:.2f} GiB of the GPU are free beside the weights; "
-            f"--gpu-memory-utilization leaves {left_alone / GIB:.2f} GiB alone, the largest step "
-            f"(--max-num-batched-tokens, --max-num-seqs) took {needs.step / GIB:.2f} GiB and "
-            f"graphs take {needs.graphs / GIB:.2f} GiB: nothing is left for the KV pool"
+            f"{size_text(memory.free)} of the GPU are free beside the weights; "
+            f"--gpu-memory-utilization leaves {size_text(left_alone)} alone, the largest step "
+            f"(--max-num-batched-tokens, --max-num-seqs) took {size_text(needs.step)} and "
+            f"graphs take {size_text(needs.graphs)}: nothing is left for the KV pool"
         )
     return memory.free - kept

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.kv_size import GIB, MIB, num_blocks_that_fit
+from common.kv_size import GIB, num_blocks_that_fit, size_text
 
 _DEFAULT_SHARE = 0.5
 _DEFAULT_LIMIT_BYTES = 4 * GIB
@@ -53,21 +53,21 @@ def num_pool_blocks(
 
 def _at_least_one(blocks: int, bytes_per_block: int, problem: str) -> int:
     if blocks < 1:
-        raise ConfigError(f"{problem}: one KV block takes {bytes_per_block / MIB:.1f} MiB")
+        raise ConfigError(f"{problem}: one KV block takes {size_text(bytes_per_block)}")
     return blocks
 
 
 def _check_fits(request: PoolRequest, num_bytes: int, free: int, flag: str) -> None:
     if num_bytes > free:
         raise ConfigError(
-            f"{flag}: the KV pool would take {num_bytes / GIB:.2f} GiB, but"
-            f" {max(0, free) / GIB:.2f} GiB are free for it: {_kept(request)}"
+            f"{flag}: the KV pool would take {size_text(num_bytes)}, but"
+            f" {size_text(max(0, free))} are free for it: {_kept(request)}"
         )
 
 
 def _kept(request: PoolRequest) -> str:
     return (
-        f"{request.step_bytes / GIB:.2f} GiB are kept for the steps themselves, which"
+        f"{size_text(request.step_bytes)} are kept for the steps themselves, which"
         " --max-num-batched-tokens and --max-num-seqs bound"
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from common.kv_size import GIB
+from common.kv_size import size_text
 from executor_service.kernels.backend import Angles, Backend, KVStorage, StepLayout
 from executor_service.models.config import ModelConfig
 from executor_service.models.layers import (
@@ -122,6 +122,6 @@ def _check_fits(num_bytes: int, free: int) -> None:
     if num_bytes > _GUESS_MARGIN * free:
         raise ModelError(
             "the weights do not fit: layers after the first take about"
-            f" {num_bytes / GIB:.2f} GiB and {free / GIB:.2f} GiB are free;"
+            f" {size_text(num_bytes)} and {size_text(free)} are free;"
             " --quantization int8 or q4_0 makes them smaller on a CPU"
         )

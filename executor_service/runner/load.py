@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from common.errors import ConfigError
-from common.kv_size import MIB, block_bytes, kv_bytes_per_token, kv_element_bytes
+from common.kv_size import block_bytes, kv_bytes_per_token, kv_element_bytes, size_text
 from common.plan import TOKEN_TYPECODE, SamplingParams, SequenceId, SequenceSpec, StepPlan
 from executor_service.config import ExecutorConfig
 from executor_service.cores import compute_threads
@@ -108,9 +108,9 @@ def _log_loaded(spec: ExecutorSpec, request: PoolRequest) -> None:
         extra={
             "model": spec.model_name,
             "weights": spec.dtype,
-            "weights_mib": spec.weights_bytes // MIB,
-            "kv_mib": spec.kv_bytes // MIB,
-            "kept_for_steps_mib": request.step_bytes // MIB,
+            "weights_memory": size_text(spec.weights_bytes),
+            "kv_memory": size_text(spec.kv_bytes),
+            "kept_for_steps": size_text(request.step_bytes),
             "num_blocks": spec.num_blocks,
             "threads": torch.get_num_threads(),
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.config import parse
-from common.kv_size import GIB, KIB, Device
+from common.kv_size import Device, size_text
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.estimate import SizeEstimate, estimate
 from octavo.sizing.model_shape import ModelShape, shape_of
@@ -26,22 +26,22 @@ def lines(shape: ModelShape, config: SizeConfig, estimate: SizeEstimate) -> list
         (
             "model",
             f"{shape.name}: {_count(shape.num_parameters)} parameters in {shape.dtype},"
-            f" {estimate.weight_bytes / GIB:.2f} GiB",
+            f" {size_text(estimate.weight_bytes)}",
         ),
         (
             "KV",
-            f"{per_token / KIB:.1f} KiB per token ({shape.num_layers} layers x"
+            f"{size_text(per_token)} per token ({shape.num_layers} layers x"
             f" {shape.num_kv_heads} heads x {shape.head_dim} x 2, {estimate.kv_dtype});"
-            f" a request of {config.length:,} tokens: {config.length * per_token / GIB:.2f} GiB;"
-            f" 1,000,000 tokens: {1e6 * per_token / GIB:.1f} GiB",
+            f" a request of {config.length:,} tokens: {size_text(config.length * per_token)};"
+            f" 1,000,000 tokens: {size_text(1e6 * per_token)}",
         ),
         (
             "device",
-            f"{_device_name(config)}{estimate.memory_bytes / GIB:.1f} GiB{_speed(device)}",
+            f"{_device_name(config)}{size_text(estimate.memory_bytes)}{_speed(device)}",
         ),
         (
             "fits",
-            f"{estimate.kv_bytes / GIB:.1f} GiB of KV hold {estimate.num_tokens:,} tokens in"
+            f"{size_text(estimate.kv_bytes)} of KV hold {estimate.num_tokens:,} tokens in"
             f" {estimate.num_blocks:,} blocks of {config.block_size}:"
             f" {estimate.num_requests:,} requests of {config.length:,}",
         ),

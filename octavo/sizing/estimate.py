@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from common.errors import ConfigError
 from common.kv_size import (
-    GIB,
     Device,
     block_bytes,
     blocks_of,
@@ -16,6 +15,7 @@ from common.kv_size import (
     num_blocks_that_fit,
     num_sequences_that_fit,
     read_seconds,
+    size_text,
     step_seconds,
 )
 from octavo.sizing.card import card_of
@@ -53,8 +53,8 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
     kv_bytes = memory_bytes * config.gpu_memory_utilization - weight_bytes
     if kv_bytes <= 0:
         raise ConfigError(
-            f"the weights take {weight_bytes / GIB:.1f} GiB, which leaves no KV cache in"
-            f" {config.gpu_memory_utilization:g} x {memory_bytes / GIB:.1f} GiB"
+            f"the weights take {size_text(weight_bytes)}, which leaves no KV cache in"
+            f" {config.gpu_memory_utilization:g} x {size_text(memory_bytes)}"
             f" (--memory, --gpu-memory-utilization, --dtype)"
         )
     heads = {

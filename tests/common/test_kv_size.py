@@ -17,6 +17,7 @@ from common.kv_size import (
     num_sequences_that_fit,
     num_tokens_that_fit,
     read_seconds,
+    size_text,
     step_seconds,
 )
 
@@ -101,3 +102,20 @@ def test_quantized_kv_halves_and_quarters_before_its_scales() -> None:
 def test_scales_count_with_what_they_scale(dtype: str, head_dim: int, element_bytes: float) -> None:
     assert kv_element_bytes(dtype, head_dim) == element_bytes
     assert dtype in KV_CACHE_DTYPES
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (KIB, "1.00 KiB"),
+        (2.5 * MIB, "2.50 MiB"),
+        (96.25 * MIB, "96.2 MiB"),
+        (GIB - MIB, "1023.0 MiB"),
+        (GIB, "1.00 GiB"),
+        (80 * GIB, "80.0 GiB"),
+    ],
+)
+def test_a_size_is_told_in_a_unit_that_fits(num_bytes: float, text: str) -> None:
+    assert size_text(num_bytes) == text

@@ -52,7 +52,7 @@ def test_a_pool_beyond_what_steps_leave_is_refused_naming_the_flags(
     changes: dict[str, int], flag: str
 ) -> None:
     assert blocks(GIB, **changes) > 0
-    with pytest.raises(ConfigError, match=f"{flag}.*0.25 GiB are kept.*--max-num-batched-tokens"):
+    with pytest.raises(ConfigError, match=f"{flag}.*256.0 MiB are kept.*--max-num-batched-tokens"):
         blocks(GIB, **changes, step_bytes=256 * MIB)
 
 

@@ -28,6 +28,14 @@ def test_it_prints_the_figures_of_llama_13b(capsys: pytest.CaptureFixture[str]) 
     assert "a request of 2,048 tokens: 1.56 GiB" in capsys.readouterr().out
 
 
+def test_small_figures_are_told_in_small_units(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model=smollm2-135m", "--device=cpu", "--length=64", "--memory=1GiB"]
+    assert main(["size", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "q4_1+q8_0, 92.1 MiB" in out
+    assert "a request of 64 tokens: 1.41 MiB" in out
+
+
 def test_a_running_servers_variables_have_no_say(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
