@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from executor_service.kernels.kv_kind import KVKind
-from executor_service.kernels.weight_rows import Rows, WeightRule, WeightRules
+from executor_service.kernels.weight_rows import Rows, RowsHeader, WeightRule, WeightRules
 
 PackedWeight = NewType("PackedWeight", Tensor)
 """A weight [out_features, in_features] in the layout one backend multiplies by."""
@@ -95,6 +95,14 @@ class Backend(Protocol):
         ...
 
     def weight_bytes(self, weight: PackedWeight) -> int: ...
+
+    def packed_bytes(self, rows: Sequence[RowsHeader], rule: WeightRule) -> int:
+        """The `weight_bytes` of what rows with these headers will be packed to."""
+        ...
+
+    def tied_head_bytes(self, embedding: RowsHeader) -> int:
+        """What `prepare_tied_head` will take beside the embedding."""
+        ...
 
     def weights_dtype(self) -> str:
         """What is packed so far, the most bytes first, e.g. float32 or q4_k+q6_k."""

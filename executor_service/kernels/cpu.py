@@ -18,7 +18,7 @@ from executor_service.kernels.backend import Angles, KVShape, KVStorage, PackedW
 from executor_service.kernels.cpu_attention import CpuAttention
 from executor_service.kernels.cpu_step import CpuStep, begin_step
 from executor_service.kernels.kv_kind import KVKind
-from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
+from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, RowsHeader, WeightRule
 
 _PACKS = torch.backends.mkldnn.is_available()
 """Without oneDNN weights stay as they are: slower, and rows may differ in their last bits."""
@@ -48,6 +48,12 @@ class CpuBackend:
 
     def weight_bytes(self, weight: PackedWeight) -> int:
         return weight.numel() * weight.element_size()
+
+    def packed_bytes(self, rows: Sequence[RowsHeader], rule: WeightRule) -> int:
+        return self.dtype.itemsize * sum(part.num_elements for part in rows)
+
+    def tied_head_bytes(self, embedding: RowsHeader) -> int:
+        return self.packed_bytes([embedding], self.weight_rules.embeddings)
 
     def weights_dtype(self) -> str:
         return "float32"

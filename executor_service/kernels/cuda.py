@@ -23,7 +23,7 @@ from executor_service.kernels.kv_kind import KVKind, kind_of
 from executor_service.kernels.launch_config import AMPERE, AttentionShape, attention_config
 from executor_service.kernels.rotary_kv_write import rotary_kv_write
 from executor_service.kernels.transfers import Upload, upload_now
-from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, WeightRule
+from executor_service.kernels.weight_rows import EXACT_WEIGHTS, Rows, RowsHeader, WeightRule
 
 # Triton reads it at each compilation. The default is about to change between its versions, and
 # says so on every start; a product of a sum and a factor in one instruction is what is tested.
@@ -64,6 +64,12 @@ class CudaBackend:
 
     def weight_bytes(self, weight: PackedWeight) -> int:
         return weight.numel() * weight.element_size()
+
+    def packed_bytes(self, rows: Sequence[RowsHeader], rule: WeightRule) -> int:
+        return self.dtype.itemsize * sum(part.num_elements for part in rows)
+
+    def tied_head_bytes(self, embedding: RowsHeader) -> int:
+        return 0
 
     def weights_dtype(self) -> str:
         return str(self.dtype).removeprefix("torch.")

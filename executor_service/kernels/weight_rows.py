@@ -55,6 +55,22 @@ class Dequantized:
     stored_as: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsHeader:
+    """What a checkpoint says of rows before they are read."""
+
+    out_features: int
+    in_features: int
+    blocks: WeightKind | None
+    """The kind of blocks that they are stored in; None: of none of these kinds."""
+    stored_as: str | None
+    """The name of what they are quantized in, whether `blocks` knows it or not; None: floats."""
+
+    @property
+    def num_elements(self) -> int:
+        return self.out_features * self.in_features
+
+
 Rows = Tensor | Blocks | Dequantized
 """A Tensor is float32 [out_features, in_features]."""
 
@@ -74,14 +90,20 @@ class WeightRule:
         """Rows that are not whole blocks of what is wanted are int8 if they are whole groups."""
         if isinstance(rows, Blocks):
             return rows.kind
-        wanted, values = self.floats, rows
-        if isinstance(values, Dequantized):
-            wanted = self.floats if self.others is None else self.others
-            values = values.values
-        for kind in (wanted, WeightKind.INT8):
-            if wanted is not WeightKind.FLOAT32 and values.shape[1] % kind.block_size == 0:
-                return kind
-        return WeightKind.FLOAT32
+        if isinstance(rows, Dequantized):
+            return _fitting(self._of_quantized, rows.values.shape[1])
+        return _fitting(self.floats, rows.shape[1])
+
+    def kind_for(self, header: RowsHeader) -> WeightKind:
+        """What `kind_of` will say of the rows once they are read."""
+        if header.blocks is not None and header.blocks in self.kept:
+            return header.blocks
+        wanted = self.floats if header.stored_as is None else self._of_quantized
+        return _fitting(wanted, header.in_features)
+
+    @property
+    def _of_quantized(self) -> WeightKind:
+        return self.floats if self.others is None else self.others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +111,13 @@ class WeightRules:
     linears: WeightRule
     embeddings: WeightRule
     """Of the embedding and the head, which suffer more from few bits."""
+
+
+def _fitting(wanted: WeightKind, in_features: int) -> WeightKind:
+    for kind in (wanted, WeightKind.INT8):
+        if wanted is not WeightKind.FLOAT32 and in_features % kind.block_size == 0:
+            return kind
+    return WeightKind.FLOAT32
 
 
 _EXACT = WeightRule(kept=frozenset(), floats=WeightKind.FLOAT32)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from common.errors import ModelError
-from executor_service.kernels.weight_rows import Blocks, WeightKind
+from executor_service.kernels.weight_rows import Blocks, RowsHeader, WeightKind
 from executor_service.models.dequantize import (
     BLOCK_TYPES,
     GGUFType,
@@ -60,20 +62,28 @@ class GGUFSource:
 
     def blocks(self, name: str) -> Blocks | None:
         stored, tensor = self._find(name)
-        if tensor.type_id not in _KINDS or len(tensor.shape) != 2:
+        kind = _kind(tensor)
+        if kind is None:
             return None
         out_features, in_features = tensor.shape
         data = torch.from_numpy(_stored(self._file, stored, tensor)).view(out_features, -1)
         return Blocks(
-            kind=_KINDS[GGUFType(tensor.type_id)],
+            kind=kind,
             out_features=out_features,
             in_features=in_features,
             data=self._in_order(stored, data),
         )
 
-    def stored_kind(self, name: str) -> str | None:
-        type_id = self._find(name)[1].type_id
-        return type_name(type_id).lower() if block_of(type_id)[0] > 1 else None
+    def header(self, name: str) -> RowsHeader:
+        stored, tensor = self._find(name)
+        is_float = _whole_blocks(stored, tensor)[0] == 1
+        *rows, in_features = tensor.shape
+        return RowsHeader(
+            out_features=math.prod(rows),
+            in_features=in_features,
+            blocks=_kind(tensor),
+            stored_as=None if is_float else type_name(tensor.type_id).lower(),
+        )
 
     def _find(self, name: str) -> tuple[str, GGUFTensor]:
         stored = gguf_name(name)
@@ -102,8 +112,20 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{_LAYER_NAMES[part]}.{kind}"
 
 
+def _kind(tensor: GGUFTensor) -> WeightKind | None:
+    if tensor.type_id not in _KINDS or len(tensor.shape) != 2:
+        return None
+    return _KINDS[GGUFType(tensor.type_id)]
+
+
 def _stored(file: GGUFFile, name: str, tensor: GGUFTensor) -> npt.NDArray[np.uint8]:
     """A copy of the tensor's blocks, as its pages in the file are not for writing."""
+    block_size, num_bytes = _whole_blocks(name, tensor)
+    return file.data(tensor, int(np.prod(tensor.shape)) // block_size * num_bytes).copy()
+
+
+def _whole_blocks(name: str, tensor: GGUFTensor) -> tuple[int, int]:
+    """Elements and bytes of one of its blocks. Raises ModelError if its rows are no whole ones."""
     try:
         block_size, num_bytes = block_of(tensor.type_id)
     except ValueError as error:
@@ -111,7 +133,7 @@ def _stored(file: GGUFFile, name: str, tensor: GGUFTensor) -> npt.NDArray[np.uin
     if not tensor.shape or tensor.shape[-1] % block_size:
         kind = type_name(tensor.type_id)
         raise ModelError(f"{name} of shape {tensor.shape} is not whole blocks of {kind}")
-    return file.data(tensor, int(np.prod(tensor.shape)) // block_size * num_bytes).copy()
+    return block_size, num_bytes
 
 
 def _dequantized(file: GGUFFile, name: str, tensor: GGUFTensor) -> Tensor:

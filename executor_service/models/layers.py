@@ -14,6 +14,13 @@ from executor_service.kernels.weight_rows import Dequantized, Rows, WeightRule
 from executor_service.models.config import ModelConfig
 from executor_service.models.weights import WeightSource
 
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+OUTPUT = ("self_attn.o_proj",)
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+DOWN = ("mlp.down_proj",)
+"""Projections of a layer that are one Linear each."""
+_QK_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInputs:
@@ -58,23 +65,20 @@ class Attention:
     def __init__(
         self, backend: Backend, config: ModelConfig, source: WeightSource, index: int
     ) -> None:
-        prefix = f"model.layers.{index}.self_attn."
         self._backend = backend
         self._index = index
         self._head_dim = config.head_dim
         self._query_sizes = [config.num_heads, config.num_kv_heads]
         self._sizes = [config.num_heads + config.num_kv_heads, config.num_kv_heads]
         self.scale = config.head_dim**-0.5
-        self.qkv = stacked(
-            backend, source, [prefix + f"{part}_proj" for part in "qkv"], config.qkv_bias
-        )
-        self.output = stacked(backend, source, [prefix + "o_proj"], config.output_bias)
+        self.qkv = stacked(backend, source, names_of(index, QKV), config.qkv_bias)
+        self.output = stacked(backend, source, names_of(index, OUTPUT), config.output_bias)
         self.num_bytes = self.qkv.num_bytes + self.output.num_bytes
         self.norms: tuple[RMSNorm, RMSNorm] | None = None
         if config.qk_norm:
             q_norm, k_norm = (
-                RMSNorm(backend, source.tensor(f"{prefix}{part}_norm.weight"), config.rms_norm_eps)
-                for part in "qk"
+                RMSNorm(backend, source.tensor(f"{name}.weight"), config.rms_norm_eps)
+                for name in names_of(index, _QK_NORMS)
             )
             self.norms = q_norm, k_norm
 
@@ -97,15 +101,18 @@ class FeedForward:
     def __init__(
         self, backend: Backend, config: ModelConfig, source: WeightSource, index: int
     ) -> None:
-        prefix = f"model.layers.{index}.mlp."
         self._backend = backend
-        names = [prefix + "gate_proj", prefix + "up_proj"]
-        self.gate_up = stacked(backend, source, names, config.mlp_bias)
-        self.down = stacked(backend, source, [prefix + "down_proj"], config.mlp_bias)
+        self.gate_up = stacked(backend, source, names_of(index, GATE_UP), config.mlp_bias)
+        self.down = stacked(backend, source, names_of(index, DOWN), config.mlp_bias)
         self.num_bytes = self.gate_up.num_bytes + self.down.num_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self._backend.silu_mul(self.gate_up(x)))
+
+
+def names_of(index: int, parts: Sequence[str]) -> list[str]:
+    """In a checkpoint, of parts of layer `index`."""
+    return [f"model.layers.{index}.{part}" for part in parts]
 
 
 def stored_rows(source: WeightSource, name: str, rule: WeightRule) -> Rows:
@@ -116,7 +123,7 @@ def stored_rows(source: WeightSource, name: str, rule: WeightRule) -> Rows:
     values = source.tensor(name)
     if rule.others is None:
         return values
-    stored_as = source.stored_kind(name)
+    stored_as = source.header(name).stored_as
     return values if stored_as is None else Dequantized(values=values, stored_as=stored_as)
 
 

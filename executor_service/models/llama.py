@@ -6,14 +6,11 @@ Differences between members (biases, norms of q and k, tied embeddings) are fiel
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from common.errors import ModelError
-from common.kv_size import size_text
 from executor_service.kernels.backend import Angles, Backend, KVStorage, StepLayout
 from executor_service.models.config import ModelConfig
 from executor_service.models.layers import (
@@ -26,8 +23,6 @@ from executor_service.models.layers import (
 )
 from executor_service.models.rope import angle_table, inverse_frequencies, magnitude
 from executor_service.models.weights import Progress, WeightSource
-
-_GUESS_MARGIN = 1.1
 
 
 class Layer:
@@ -54,11 +49,7 @@ class LlamaModel:
         source: WeightSource,
         max_positions: int,
         progress: Progress,
-        *,
-        free_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """`free_bytes`: what weights may still take. ModelError, once the first layer is there, if
-        the others need more."""
         self._backend = backend
         self.config = config
         rule = backend.weight_rules.embeddings
@@ -68,8 +59,6 @@ class LlamaModel:
         for index in range(config.num_layers):
             progress(index, config.num_layers, "weights")
             self.layers.append(Layer(backend, config, source, index))
-            if index == 0 and free_bytes is not None:
-                _check_fits((config.num_layers - 1) * self.layers[0].num_bytes, free_bytes())
         norm = source.tensor("model.norm.weight")
         self.norm = RMSNorm(backend, norm, config.rms_norm_eps)
         if config.tie_word_embeddings:
@@ -115,13 +104,3 @@ class LlamaModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """[num_rows, hidden] -> [num_rows, vocab_size] float32"""
         return self.head(hidden).float()
-
-
-def _check_fits(num_bytes: int, free: int) -> None:
-    """`num_bytes` is a guess: layers of one model may be stored in different kinds."""
-    if num_bytes > _GUESS_MARGIN * free:
-        raise ModelError(
-            "the weights do not fit: layers after the first take about"
-            f" {size_text(num_bytes)} and {size_text(free)} are free;"
-            " --quantization int8 or q4_0 makes them smaller on a CPU"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from common.errors import ModelError
-from executor_service.kernels.weight_rows import Blocks
+from executor_service.kernels.weight_rows import Blocks, RowsHeader
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -40,14 +41,20 @@ class SafetensorsSource:
     def blocks(self, name: str) -> Blocks | None:
         return None
 
-    def stored_kind(self, name: str) -> str | None:
-        return None
+    def header(self, name: str) -> RowsHeader:
+        *rows, in_features = self._file(name).get_slice(name).get_shape()
+        return RowsHeader(
+            out_features=math.prod(rows), in_features=in_features, blocks=None, stored_as=None
+        )
 
     def tensor(self, name: str) -> Tensor:
+        tensor: Tensor = self._file(name).get_tensor(name)
+        return tensor.to(torch.float32)
+
+    def _file(self, name: str) -> Any:
         if name not in self._file_of:
             raise ModelError(f"{self._directory} has no tensor {name!r}")
-        tensor: Tensor = self._files[self._file_of[name]].get_tensor(name)
-        return tensor.to(torch.float32)
+        return self._files[self._file_of[name]]
 
 
 def _tensor_files(directory: Path) -> dict[str, str]:

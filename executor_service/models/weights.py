@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from executor_service.kernels.weight_rows import Blocks
+from executor_service.kernels.weight_rows import Blocks, RowsHeader
 
 Progress = Callable[[int, int, str], None]
 """Called with (done, total, what) as loading goes on; units are those of the caller."""
@@ -22,8 +22,8 @@ class WeightSource(Protocol):
         """The same rows as `tensor`, in the blocks they are stored in; None if in no such kind."""
         ...
 
-    def stored_kind(self, name: str) -> str | None:
-        """The kind that its rows are quantized in, whether `blocks` has it or not."""
+    def header(self, name: str) -> RowsHeader:
+        """Of the same rows, which are not read for it. Raises ModelError if they are not there."""
         ...
 
     def tensor(self, name: str) -> Tensor:

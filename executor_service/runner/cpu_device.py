@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import torch
 
 from common.errors import ConfigError
+from common.kv_size import size_text
 from executor_service.config import ExecutorConfig
 from executor_service.cores import compute_threads
 from executor_service.kernels import cpu_step
@@ -21,6 +22,7 @@ from executor_service.kernels.native.build import BuildError
 from executor_service.kernels.native.library import Library, load
 from executor_service.kernels.native.sampling import TokenDraws, draws_bytes
 from executor_service.kernels.native.structs import Limits
+from executor_service.kernels.weight_rows import WeightKind, WeightRules
 from executor_service.memory.kv_pool import KVPool
 from executor_service.memory.sizing import available_memory
 from executor_service.models.config import ModelConfig
@@ -30,7 +32,7 @@ from executor_service.runner.native_forward import NativeForward, forward_bytes
 from executor_service.runner.native_sampler import NativeSampler
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_limits import StepLimits
-from executor_service.runner.weight_choice import wants_blocks, weight_rules
+from executor_service.runner.weight_choice import quantized, wants_blocks, weight_rules
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,19 @@ class CpuDevice:
 
     def free_bytes(self) -> int:
         return available_memory()
+
+    def smaller_weights(self, bytes_by: Callable[[WeightRules], int]) -> str:
+        if self._library is None:
+            return "native kernels, which need a C compiler, serve quantized weights"
+        needed = bytes_by(self._weight_rules)
+        sizes = {kind: bytes_by(quantized(kind)) for kind in (WeightKind.INT8, WeightKind.Q4_0)}
+        instead = " in place of --dtype float32" if self._config.dtype == "float32" else ""
+        smaller = [
+            f"--quantization {kind.label}{instead} makes them {size_text(size)}"
+            for kind, size in sizes.items()
+            if size < needed
+        ]
+        return ", ".join(smaller) or "no flag makes them much smaller"
 
     def pool_bytes(
         self, config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: Backend

@@ -17,6 +17,7 @@ from executor_service.kernels.device_stream import CudaStream, DeviceStream
 from executor_service.kernels.kv_kind import KVKind
 from executor_service.kernels.launch_config import AMPERE, AttentionShape
 from executor_service.kernels.transfers import Uploads
+from executor_service.kernels.weight_rows import WeightRules
 from executor_service.memory.gpu_memory import RESERVE_BYTES, CudaMeter, MemoryMeter, pool_bytes
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
@@ -85,6 +86,11 @@ class CudaDevice:
 
     def free_bytes(self) -> int:
         return self._meter.read().free
+
+    def smaller_weights(self, bytes_by: Callable[[WeightRules], int]) -> str:
+        if self.dtype == torch.float32:
+            return "--dtype bfloat16 halves them"
+        return "no flag makes them smaller on a GPU"
 
     def pool_bytes(
         self, config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: CudaBackend

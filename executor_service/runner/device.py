@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from common.plan import StepPlan, StepResult
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import Backend
+from executor_service.kernels.weight_rows import WeightRules
 from executor_service.memory.kv_pool import KVPool
 from executor_service.models.config import ModelConfig
 from executor_service.models.llama import LlamaModel
@@ -52,7 +54,11 @@ class Device(Protocol[B]):
         ...
 
     def free_bytes(self) -> int:
-        """What the pool could take now."""
+        """What weights or the pool could take now."""
+        ...
+
+    def smaller_weights(self, bytes_by: Callable[[WeightRules], int]) -> str:
+        """For an error: what would make weights take less, which by some rules are `bytes_by`."""
         ...
 
     def pool_bytes(

@@ -27,6 +27,7 @@ from executor_service.runner.cpu_device import CpuDevice
 from executor_service.runner.device import B, Device, Runner
 from executor_service.runner.spec import ExecutorSpec
 from executor_service.runner.step_limits import StepLimits
+from executor_service.runner.weight_fit import check_weights_fit
 
 log = logging.getLogger(__name__)
 
@@ -78,15 +79,9 @@ def load_checkpoint(
         block_size=config.block_size,
     )
     backend = device.backend(checkpoint.config, max_model_len)
+    check_weights_fit(device, backend, checkpoint)
     with torch.inference_mode():
-        model = LlamaModel(
-            backend,
-            checkpoint.config,
-            checkpoint.weights,
-            max_model_len,
-            progress,
-            free_bytes=device.free_bytes,
-        )
+        model = LlamaModel(backend, checkpoint.config, checkpoint.weights, max_model_len, progress)
         request = _pool_request(device, config, model, limits, backend)
         element = kv_element_bytes(backend.kv_kind.value, checkpoint.config.head_dim)
         pool = KVPool(backend, _pool_shape(request, checkpoint.config, element, device.free_bytes))

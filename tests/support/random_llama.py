@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from executor_service.kernels.weight_rows import RowsHeader
 from executor_service.models.checkpoint import Checkpoint
 from executor_service.models.config import from_hf
 
@@ -104,14 +105,17 @@ class RandomWeights:
     def __contains__(self, name: str) -> bool:
         return not name.endswith(".bias")
 
-    def stored_kind(self, name: str) -> None:
-        return None
+    def header(self, name: str) -> RowsHeader:
+        *rows, in_features = self._size_of(name)
+        return RowsHeader(
+            out_features=math.prod(rows), in_features=in_features, blocks=None, stored_as=None
+        )
 
     def blocks(self, name: str) -> None:
         return None
 
     def tensor(self, name: str) -> Tensor:
-        size = self._size(name.removesuffix(".weight").rpartition(".")[2])
+        size = self._size_of(name)
         generator = torch.Generator(self._device)
         generator.manual_seed(self._seed * 0x10001 + zlib.crc32(name.encode()))
         values = torch.randn(size, generator=generator, device=self._device)
@@ -121,8 +125,8 @@ class RandomWeights:
         scale = 2.0 if "embed" in name else 1.0
         return values * (scale / math.sqrt(size[1]))
 
-    def _size(self, part: str) -> tuple[int, ...]:
-        shape = self._shape
+    def _size_of(self, name: str) -> tuple[int, ...]:
+        shape, part = self._shape, name.removesuffix(".weight").rpartition(".")[2]
         hidden, wide = shape.hidden_size, shape.intermediate_size
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         sizes: dict[str, tuple[int, ...]] = {

@@ -12,6 +12,8 @@ from gguf.quants import quantize
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedModel
 
+from executor_service.kernels.weight_rows import WeightKind
+from tests.support.gguf_blocks import random_blocks
 from tests.support.tiny_tokenizer import CHAT_TEMPLATE, SPECIAL_TOKENS
 
 _GLOBAL = {
@@ -32,6 +34,10 @@ _PARTS = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_READ_ONLY = {
+    GGMLQuantizationType.Q4_K: WeightKind.Q4_K,
+    GGMLQuantizationType.Q6_K: WeightKind.Q6_K,
+}
 
 
 def write_gguf(
@@ -39,10 +45,14 @@ def write_gguf(
     path: Path,
     *,
     kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    kinds: dict[str, GGMLQuantizationType] | None = None,
     fields: dict[str, Any] | None = None,
     tensors: dict[str, torch.Tensor] | None = None,
 ) -> Path:
-    """Matrices in `kind`, vectors in float32. `fields` are added; None values leave one out.
+    """Matrices in `kind` or, where their name in the file is in `kinds`, in that; vectors in
+    float32. Kinds that the gguf library only reads hold random blocks.
+
+    `fields` are added; None values leave one out.
 
     `tensors` are added as they are, under the file's own names.
     """
@@ -62,7 +72,7 @@ def write_gguf(
         part = stored.split(".")[-2]
         if architecture == "llama" and part in heads:
             tensor = _permuted(tensor, heads[part])
-        _add_tensor(writer, stored, tensor, kind)
+        _add_tensor(writer, stored, tensor, (kinds or {}).get(stored, kind))
     for name, tensor in (tensors or {}).items():
         _add_tensor(writer, name, tensor, GGMLQuantizationType.F32)
     writer.write_header_to_file()
@@ -128,6 +138,8 @@ def _add_tensor(
         writer.add_tensor(name, values)
     elif kind == GGMLQuantizationType.F16:
         writer.add_tensor(name, values.astype(np.float16))
+    elif kind in _READ_ONLY:
+        writer.add_tensor(name, random_blocks(_READ_ONLY[kind], *values.shape), raw_dtype=kind)
     else:
         writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
 

@@ -26,6 +26,7 @@ from executor_service.kernels.weight_rows import (
     EXACT_WEIGHTS,
     Dequantized,
     Rows,
+    RowsHeader,
     WeightKind,
     WeightRule,
     WeightRules,
@@ -94,6 +95,12 @@ class NativeBackend:
 
     def weight_bytes(self, weight: PackedWeight) -> int:
         return sum(cast(NativeWeight, weight).bytes_by_kind.values())
+
+    def packed_bytes(self, rows: Sequence[RowsHeader], rule: WeightRule) -> int:
+        return weights.packed_bytes(self.library, rows, rule)
+
+    def tied_head_bytes(self, embedding: RowsHeader) -> int:
+        return 0
 
     def weights_dtype(self) -> str:
         return "+".join(kind.label for kind, _ in self._kinds.most_common())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -17,7 +18,14 @@ from torch import Tensor
 from executor_service.kernels.native import pages
 from executor_service.kernels.native.library import Library
 from executor_service.kernels.native.structs import Weight
-from executor_service.kernels.weight_rows import Blocks, Dequantized, Rows, WeightKind, WeightRule
+from executor_service.kernels.weight_rows import (
+    Blocks,
+    Dequantized,
+    Rows,
+    RowsHeader,
+    WeightKind,
+    WeightRule,
+)
 
 _PARTS = 7
 _ALIGNMENT = 64
@@ -99,13 +107,21 @@ def pack(
     library: Library, arena: WeightArena, rows: Sequence[Rows], rule: WeightRule
 ) -> NativeWeight:
     """Stacks the rows; neighbours of one kind become one part."""
-    runs: list[tuple[WeightKind, list[Tensor | Blocks]]] = []
-    for part in rows:
-        kind = rule.kind_of(part)
-        if not runs or runs[-1][0] is not kind:
-            runs.append((kind, []))
-        runs[-1][1].append(part.values if isinstance(part, Dequantized) else part)
-    return NativeWeight([_pack_run(library, arena, kind, run) for kind, run in runs])
+    parts = []
+    for kind, run in groupby(rows, rule.kind_of):
+        read = [part.values if isinstance(part, Dequantized) else part for part in run]
+        parts.append(_pack_run(library, arena, kind, read))
+    return NativeWeight(parts)
+
+
+def packed_bytes(library: Library, rows: Sequence[RowsHeader], rule: WeightRule) -> int:
+    """Of what `pack` would make of the rows."""
+    total = 0
+    for kind, run in groupby(rows, rule.kind_for):
+        stack = list(run)
+        out_features = sum(part.out_features for part in stack)
+        total += library.call.oct_packed_bytes(kind, out_features, stack[0].in_features)
+    return total
 
 
 def _pack_run(

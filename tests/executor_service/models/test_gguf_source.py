@@ -74,16 +74,18 @@ def test_blocks_are_the_rows_of_the_tensor(kind: GGMLQuantizationType, tmp_path:
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
-def test_a_stored_kind_is_told_of_what_is_quantized(
+def test_a_header_tells_shape_and_kind_of_what_is_quantized(
     kind: GGMLQuantizationType, tmp_path: Path
 ) -> None:
     source = open_checkpoint(
         write_gguf(tiny_model("llama"), tmp_path / "m.gguf", kind=kind)
     ).weights
     is_float = kind.name in ("F16", "BF16")
-    stored = source.stored_kind("model.layers.0.self_attn.q_proj.weight")
-    assert stored == (None if is_float else kind.name.lower())
-    assert source.stored_kind("model.norm.weight") is None
+    header = source.header("model.layers.0.self_attn.k_proj.weight")
+    assert (header.out_features, header.in_features) == (2 * 16, 64)
+    assert header.stored_as == (None if is_float else kind.name.lower())
+    assert header.blocks == (WeightKind[kind.name] if kind in KEPT else None)
+    assert source.header("model.norm.weight").stored_as is None
 
 
 def test_floats_have_no_blocks(tmp_path: Path) -> None:
@@ -120,3 +122,5 @@ def test_an_unknown_type_is_named_whatever_weights_become(tmp_path: Path) -> Non
     rule = WeightRule(kept=frozenset(), floats=WeightKind.FLOAT32, others=WeightKind.INT8)
     with pytest.raises(ModelError, match="unknown type 999"):
         stored_rows(source, "model.layers.0.mlp.up_proj.weight", rule)
+    with pytest.raises(ModelError, match="unknown type 999"):
+        source.header("model.layers.0.mlp.up_proj.weight")
