@@ -37,7 +37,9 @@ def num_pool_blocks(
     """
     free = available() - request.step_bytes
     if request.num_blocks is not None:
-        _check_fits(request, request.num_blocks * bytes_per_block, free, "--num-blocks")
+        fitting = num_blocks_that_fit(free, bytes_per_block)
+        problem = f"--num-blocks: {fitting} blocks would fit, not {request.num_blocks}"
+        _check_fits(request, request.num_blocks * bytes_per_block, free, problem)
         return request.num_blocks
     if request.kv_cache_memory_bytes is not None:
         _check_fits(request, request.kv_cache_memory_bytes, free, "--kv-cache-memory-bytes")
@@ -57,10 +59,10 @@ def _at_least_one(blocks: int, bytes_per_block: int, problem: str) -> int:
     return blocks
 
 
-def _check_fits(request: PoolRequest, num_bytes: int, free: int, flag: str) -> None:
+def _check_fits(request: PoolRequest, num_bytes: int, free: int, problem: str) -> None:
     if num_bytes > free:
         raise ConfigError(
-            f"{flag}: the KV pool would take {size_text(num_bytes)}, but"
+            f"{problem}: the KV pool would take {size_text(num_bytes)}, but"
             f" {size_text(max(0, free))} are free for it: {_kept(request)}"
         )
 

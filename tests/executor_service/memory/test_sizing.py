@@ -56,6 +56,18 @@ def test_a_pool_beyond_what_steps_leave_is_refused_naming_the_flags(
         blocks(GIB, **changes, step_bytes=256 * MIB)
 
 
+def test_a_number_of_blocks_that_does_not_fit_is_told_which_would() -> None:
+    for step_bytes in (256 * MIB, 300 * MIB - 1):
+        with pytest.raises(ConfigError, match="--num-blocks: [0-9]+ blocks would fit") as caught:
+            blocks(GIB, num_blocks=10_000, step_bytes=step_bytes)
+        fitting = int(str(caught.value).split()[1])
+        assert blocks(GIB, num_blocks=fitting, step_bytes=step_bytes) == fitting
+        with pytest.raises(ConfigError, match="--num-blocks"):
+            blocks(GIB, num_blocks=fitting + 1, step_bytes=step_bytes)
+    with pytest.raises(ConfigError, match="--num-blocks: 0 blocks would fit"):
+        blocks(GIB, num_blocks=1, step_bytes=2 * GIB)
+
+
 def test_memory_too_small_for_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="one KV block"):
         blocks(GIB, kv_cache_memory_bytes=MIB - 1)
