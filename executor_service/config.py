@@ -53,7 +53,11 @@ class ExecutorConfig:
     threads: int | None = option(None, help="compute threads; auto: the cores this process may use")
 
     block_size: int = option(16, help="token slots per KV block")
-    num_blocks: int | None = option(None, help="blocks in the KV pool; auto: what memory allows")
+    num_blocks: int | None = option(
+        None,
+        help="blocks in the KV pool, whatever --kv-cache-memory-bytes says; "
+        "auto: what memory allows",
+    )
     kv_cache_memory_bytes: int | None = option(
         None, help="memory of the KV pool, e.g. 2GiB; auto: a share of what is free"
     )

@@ -124,6 +124,8 @@ def _pool_request(
     device: Device[B], config: ExecutorConfig, model: LlamaModel, limits: StepLimits, backend: B
 ) -> PoolRequest:
     pool_bytes = config.kv_cache_memory_bytes
+    if pool_bytes is not None and config.num_blocks is not None:
+        log.warning("--num-blocks %d wins over --kv-cache-memory-bytes", config.num_blocks)
     if pool_bytes is None and config.num_blocks is None:
         pool_bytes = device.pool_bytes(config, model, limits, backend)
     return PoolRequest(

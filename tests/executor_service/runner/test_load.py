@@ -93,6 +93,21 @@ def test_what_cannot_be_is_refused_naming_the_flag(
         tiny_runner(directory, **changes)
 
 
+def test_of_two_flags_for_the_pool_the_log_says_which_wins(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for flags, told in (
+        ({"num_blocks": 9}, 0),
+        ({"num_blocks": None, "kv_cache_memory_bytes": 2**20}, 0),
+        ({"num_blocks": 9, "kv_cache_memory_bytes": 2**20}, 1),
+    ):
+        caplog.clear()
+        spec = tiny_runner(directory, **flags).spec
+        assert (spec.num_blocks == 9) == (flags["num_blocks"] == 9)
+        wins = [line for line in caplog.messages if "--num-blocks 9 wins over --kv-cache" in line]
+        assert len(wins) == told
+
+
 def test_a_model_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="--model"):
         tiny_runner(tmp_path / "absent")
