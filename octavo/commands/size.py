@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from common.config import parse
 from common.kv_size import Device, size_text
+from octavo.sizing.card import CPU
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.estimate import SizeEstimate, estimate
 from octavo.sizing.model_shape import ModelShape, shape_of
@@ -46,6 +47,14 @@ def lines(shape: ModelShape, config: SizeConfig, estimate: SizeEstimate) -> list
             f" {estimate.num_requests:,} requests of {config.length:,}",
         ),
     ]
+    if config.device == CPU:
+        rows.append(
+            (
+                "by itself",
+                f"`up` takes no more of the {size_text(estimate.room_bytes)} beside the weights;"
+                " --kv-cache-memory-bytes says how much it shall take",
+            )
+        )
     if device is None:
         return rows
     rows.append(

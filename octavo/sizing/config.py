@@ -39,7 +39,7 @@ class SizeConfig:
         None, help="bytes per second of memory, e.g. 2e12; auto: the device's"
     )
     gpu_memory_utilization: float = option(
-        0.9, help="share of the memory that weights and KV cache may take together"
+        0.9, help="share of a GPU's memory that weights and KV cache may take together"
     )
     block_size: int = option(16, help="token slots per KV block")
     length: int = option(4096, help="tokens of a request, outputs included")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from common.errors import ConfigError
@@ -18,7 +19,9 @@ from common.kv_size import (
     size_text,
     step_seconds,
 )
-from octavo.sizing.card import card_of
+from executor_service.config import ExecutorConfig
+from executor_service.memory.sizing import PoolRequest, num_pool_blocks
+from octavo.sizing.card import CPU, card_of
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.model_shape import ModelShape
 
@@ -31,8 +34,10 @@ class SizeEstimate:
     kv_dtype: str
     weight_bytes: float
     kv_bytes_per_token: float
+    room_bytes: float
+    """What the device may be used for beside the weights."""
     kv_bytes: float
-    """Left for the KV cache."""
+    """Of those, what the KV cache takes."""
     num_blocks: int
     num_tokens: int
     num_requests: int
@@ -50,13 +55,7 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
     card = card_of(config.device)
     memory_bytes = config.memory_bytes or card.memory_bytes
     weight_bytes = shape.weight_bytes
-    kv_bytes = memory_bytes * config.gpu_memory_utilization - weight_bytes
-    if kv_bytes <= 0:
-        raise ConfigError(
-            f"the weights take {size_text(weight_bytes)}, which leaves no KV cache in"
-            f" {config.gpu_memory_utilization:g} x {size_text(memory_bytes)}"
-            f" (--memory, --gpu-memory-utilization, --dtype)"
-        )
+    room_bytes = _room(config, memory_bytes, weight_bytes)
     heads = {
         "num_layers": shape.num_layers,
         "num_kv_heads": shape.num_kv_heads,
@@ -65,7 +64,7 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
     element_bytes = kv_element_bytes(shape.kv_dtype, shape.head_dim)
     per_token = kv_bytes_per_token(element_bytes=element_bytes, **heads)
     per_block = block_bytes(block_size=config.block_size, element_bytes=element_bytes, **heads)
-    num_blocks = num_blocks_that_fit(kv_bytes, per_block)
+    num_blocks = _num_blocks(shape, config, room_bytes, per_block)
     num_requests = num_sequences_that_fit(num_blocks, blocks_of(config.length, config.block_size))
     device = _device(config, card.device)
     times = (
@@ -79,12 +78,42 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
         kv_dtype=shape.kv_dtype,
         weight_bytes=weight_bytes,
         kv_bytes_per_token=per_token,
-        kv_bytes=kv_bytes,
+        room_bytes=room_bytes,
+        kv_bytes=num_blocks * per_block,
         num_blocks=num_blocks,
         num_tokens=num_blocks * config.block_size,
         num_requests=num_requests,
         **times,
     )
+
+
+def _room(config: SizeConfig, memory_bytes: float, weight_bytes: float) -> float:
+    """Only on a GPU is some of the memory left alone."""
+    share, flags = 1.0, "--memory"
+    if config.device != CPU:
+        share, flags = config.gpu_memory_utilization, "--memory, --gpu-memory-utilization, --dtype"
+    room_bytes = memory_bytes * share - weight_bytes
+    if room_bytes <= 0:
+        raise ConfigError(
+            f"the weights take {size_text(weight_bytes)}, which leaves no KV cache in"
+            f" {share:g} x {size_text(memory_bytes)} ({flags})"
+        )
+    return room_bytes
+
+
+def _num_blocks(shape: ModelShape, config: SizeConfig, room_bytes: float, per_block: int) -> int:
+    """On a CPU as `up` without flags would have it: at most half of what is free, and so on."""
+    if config.device != CPU:
+        return num_blocks_that_fit(room_bytes, per_block)
+    request = PoolRequest(
+        num_blocks=None,
+        kv_cache_memory_bytes=None,
+        max_num_seqs=ExecutorConfig().max_num_seqs,
+        max_model_len=shape.max_model_len or sys.maxsize,
+        block_size=config.block_size,
+        step_bytes=0,  # known once weights are packed: some MiB beside the logits of a step
+    )
+    return num_pool_blocks(request, per_block, lambda: int(room_bytes))
 
 
 def _device(config: SizeConfig, known: Device | None) -> Device | None:

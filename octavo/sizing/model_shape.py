@@ -35,6 +35,8 @@ class ModelShape:
     """Of the weights, as they will lie in memory: a dtype, or kinds of blocks."""
     weight_bytes: float
     kv_dtype: str
+    max_model_len: int | None = None
+    """The longest sequence, if that is known."""
 
 
 def shape_of(config: SizeConfig) -> ModelShape:
@@ -122,6 +124,7 @@ def _from_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "num_layers": config.get("num_hidden_layers"),
         "num_kv_heads": config.get("num_key_value_heads") or num_heads,
         "head_dim": head_dim,
+        "max_model_len": config.get("max_position_embeddings"),
     }
 
 

@@ -32,6 +32,8 @@ def test_small_figures_are_told_in_small_units(capsys: pytest.CaptureFixture[str
     flags = ["--model=smollm2-135m", "--device=cpu", "--length=64", "--memory=1GiB"]
     assert main(["size", *flags]) == 0
     out = capsys.readouterr().out
+    assert "465.8 MiB of KV hold" in out
+    assert "no more of the 931.9 MiB beside the weights; --kv-cache-memory-bytes" in out
     assert "q4_1+q8_0, 92.1 MiB" in out
     assert "a request of 64 tokens: 1.41 MiB" in out
 

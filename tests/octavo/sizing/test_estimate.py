@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
 from common.kv_size import GIB, KIB, MIB
+from executor_service.config import ExecutorConfig
 from executor_service.memory.sizing import available_memory
+from executor_service.runner.load import load_runner
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.estimate import SizeEstimate, estimate
 from octavo.sizing.model_shape import shape_of
+from tests.support.tiny_llama import save_tiny, tiny_model
 
 SEVEN_B = SizeConfig(layers=32, kv_heads=8, head_dim=128, params=7e9, dtype="float16")
 
@@ -72,6 +76,25 @@ def test_of_a_cpu_the_memory_is_known_and_the_speed_is_not() -> None:
     assert told.read_s == pytest.approx(4e6 / 1e10)
     with pytest.raises(ConfigError, match="--bandwidth"):
         size(dtype="float32", device="cpu", flops=1e11)
+
+
+def test_on_a_cpu_the_pool_is_what_up_takes_by_itself() -> None:
+    flags = {"dtype": "float32", "device": "cpu", "params": 1 * GIB / 4}
+    large, small = size(**flags, memory_bytes=64 * GIB), size(**flags, memory_bytes=3 * GIB)
+    assert (large.room_bytes, large.kv_bytes) == (63 * GIB, 4 * GIB)
+    assert (small.room_bytes, small.kv_bytes) == (2 * GIB, GIB)
+    assert small.num_tokens == GIB // small.kv_bytes_per_token
+    with pytest.raises(ConfigError, match=r"no KV cache in 1 x 1\.00 GiB \(--memory\)"):
+        size(**flags, memory_bytes=GIB)
+
+
+def test_on_a_cpu_the_pool_is_the_very_one_of_an_executor(tmp_path: Path) -> None:
+    path = save_tiny(tiny_model("llama"), tmp_path)
+    config = SizeConfig(model=str(path), device="cpu")
+    found = estimate(shape_of(config), config)
+    runner = load_runner(ExecutorConfig(model=str(path), threads=1), lambda *progress: None)
+    assert found.num_blocks == runner.spec.num_blocks == 256 * 512 // 16
+    assert found.kv_bytes == runner.pool.num_bytes
 
 
 def test_a_request_takes_whole_blocks() -> None:
