@@ -22,6 +22,8 @@ from octavo.sizing.parameters import estimated_parameters, stored_parameters
 DEFAULT_DTYPE = "bfloat16"
 _CPU_DTYPE = "float32"
 _KV_DTYPE_BESIDE_BLOCKS = "bfloat16"
+_INT8_GROUP, _INT8_GROUP_BYTES = 32, 34
+"""Weights that share a scale, and what they take with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +100,23 @@ def _read(model: str) -> dict[str, Any]:
 
 
 def _stored(file: GGUFFile) -> Weights:
-    """What the CPU keeps of the file: blocks as they are, all else in float32."""
+    """What the CPU makes of the file: blocks stay or become int8, all else is float32."""
     kinds: set[str] = set()
     num_bytes = 0
-    for tensor in file.tensors.values():
+    for name, tensor in file.tensors.items():
         num_elements = math.prod(tensor.shape)
-        if tensor.type_id in BLOCK_TYPES:
+        try:
             per_block, block_bytes = block_of(tensor.type_id)
+        except ValueError as error:
+            raise ModelError(f"{name} has the unknown type {tensor.type_id}") from error
+        if per_block == 1:
+            num_bytes += num_elements * DTYPE_BYTES[_CPU_DTYPE]
+        elif tensor.type_id in BLOCK_TYPES:
             kinds.add(type_name(tensor.type_id).lower())
             num_bytes += num_elements // per_block * block_bytes
         else:
-            num_bytes += num_elements * DTYPE_BYTES[_CPU_DTYPE]
+            kinds.add("int8")
+            num_bytes += num_elements // _INT8_GROUP * _INT8_GROUP_BYTES
     return Weights("+".join(sorted(kinds)) or _CPU_DTYPE, num_bytes)
 
 

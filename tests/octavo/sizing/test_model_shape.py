@@ -5,11 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 from safetensors.numpy import save_file
 
 from common.errors import ConfigError, ModelError
 from octavo.sizing.config import SizeConfig
 from octavo.sizing.model_shape import shape_of
+from tests.support.native_library import native_library
+from tests.support.tiny_gguf import write_gguf
+from tests.support.tiny_llama import tiny_model
+from tests.support.tiny_runner import tiny_runner
 
 QWEN2_7B = {
     "num_hidden_layers": 28,
@@ -64,6 +69,32 @@ def test_on_the_cpu_a_gguf_file_is_as_it_is_stored() -> None:
     assert shape.weight_bytes == 96_576_768
     exact = shape_of(SizeConfig(model="smollm2-135m", device="cpu", dtype="float32"))
     assert (exact.weight_bytes, exact.kv_dtype) == (4 * 134_515_008, "float32")
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q5_1", "BF16"])
+def test_on_the_cpu_a_gguf_file_takes_what_an_executor_says(kind: str, tmp_path: Path) -> None:
+    native_library()
+    model = tiny_model("llama", hidden_size=256, intermediate_size=512, head_dim=64)
+    path = write_gguf(model, tmp_path / "m.gguf", kind=GGMLQuantizationType[kind])
+    shape = shape_of(SizeConfig(model=str(path), device="cpu"))
+    spec = tiny_runner(path).spec
+    assert (shape.dtype, shape.kv_dtype) == (spec.dtype, spec.kv_cache_dtype)
+    assert shape.weight_bytes == pytest.approx(spec.weights_bytes, rel=0.01)
+
+
+def test_a_gguf_file_of_an_unknown_type_is_an_error_that_names_it(
+    tmp_path: Path,
+) -> None:
+    kinds = {"blk.0.ffn_up.weight": GGMLQuantizationType.F16}
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", kinds=kinds)
+    name = b"blk.0.ffn_up.weight"
+    data = bytearray(path.read_bytes())
+    place = data.index(name) + len(name) + 4 + 2 * 8
+    assert data[place] == GGMLQuantizationType.F16
+    data[place] = 99
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight has the unknown type 99"):
+        shape_of(SizeConfig(model=str(path), device="cpu"))
 
 
 def test_on_the_cpu_other_weights_are_float32(tmp_path: Path) -> None:
