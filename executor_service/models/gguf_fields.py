@@ -1,7 +1,8 @@
-"""The tokenizer's fields of a GGUF file."""
+"""The tokenizer's fields of a GGUF file, by their names after `tokenizer.ggml.`."""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 from common.errors import ModelError
@@ -11,6 +12,18 @@ _SENTENCEPIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}
 """What files of this kind mean that do not say."""
 
 
+class TokenType(IntEnum):
+    """What the field `token_type` says of each token."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    """That a user may write, e.g. <think>."""
+    UNUSED = 5
+    BYTE = 6
+
+
 def field(fields: dict[str, Any], name: str) -> Any:
     """Raises ModelError if the file has no such field."""
     if _PREFIX + name not in fields:
@@ -18,10 +31,14 @@ def field(fields: dict[str, Any], name: str) -> Any:
     return fields[_PREFIX + name]
 
 
+def optional_field(fields: dict[str, Any], name: str, default: Any = None) -> Any:
+    return fields.get(_PREFIX + name, default)
+
+
 def special_id(fields: dict[str, Any], name: str) -> int:
     """Of "unknown", "bos" or "eos". Raises ModelError if there is none or it is no token."""
     key = f"{name}_token_id"
-    if _PREFIX + key not in fields and fields.get(_PREFIX + "model") == "llama":
+    if _PREFIX + key not in fields and optional_field(fields, "model") == "llama":
         found = _SENTENCEPIECE_IDS[name]
     else:
         found = int(field(fields, key))

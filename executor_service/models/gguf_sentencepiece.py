@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers import models as tokenizer_models
 
 from common.errors import ModelError
-from executor_service.models.gguf_fields import field, special_id
+from executor_service.models.gguf_added_tokens import add_special_tokens
+from executor_service.models.gguf_fields import TokenType, field, optional_field, special_id
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_JOINED = (TokenType.NORMAL, TokenType.USER_DEFINED)
 _SPACE = "\u2581"
 
 
@@ -24,14 +25,13 @@ def sentencepiece_tokenizer(fields: dict[str, Any]) -> Tokenizer:
     """Without its BOS and EOS. Raises ModelError for missing fields."""
     tokens: list[str] = field(fields, "tokens")
     scores: list[float] = field(fields, "scores")
-    types: list[int] = fields.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
+    types: list[int] = optional_field(fields, "token_type", [TokenType.NORMAL] * len(tokens))
     if not len(tokens) == len(scores) == len(types):
         raise ModelError("the GGUF file's tokens, scores and token types differ in number")
-    joined = (_NORMAL, _USER_DEFINED)
     pieces = {
         token: score
         for token, score, kind in zip(tokens, scores, types, strict=True)
-        if kind in joined
+        if kind in _JOINED
     }
     tokenizer = Tokenizer(
         tokenizer_models.BPE(
@@ -42,8 +42,8 @@ def sentencepiece_tokenizer(fields: dict[str, Any]) -> Tokenizer:
             byte_fallback=True,
         )
     )
-    _set_spaces(tokenizer, in_front=fields.get("tokenizer.ggml.add_space_prefix", True))
-    _add_special_tokens(tokenizer, tokens, types)
+    _set_spaces(tokenizer, in_front=optional_field(fields, "add_space_prefix", True))
+    add_special_tokens(tokenizer, zip(tokens, types, strict=True))
     return tokenizer
 
 
@@ -71,22 +71,3 @@ def _set_spaces(tokenizer: Tokenizer, *, in_front: bool) -> None:
     else:
         tokenizer.normalizer = spaces
     tokenizer.decoder = decoders.Sequence(steps)
-
-
-def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]) -> None:
-    """Control tokens and the unknown one are special; those a user may write are matched whole."""
-    by_type = list(zip(tokens, types, strict=True))
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(token, normalized=False, special=True)
-            for token, kind in by_type
-            if kind in (_UNKNOWN, _CONTROL)
-        ]
-    )
-    tokenizer.add_tokens(
-        [
-            AddedToken(token, normalized=False, special=False)
-            for token, kind in by_type
-            if kind == _USER_DEFINED
-        ]
-    )

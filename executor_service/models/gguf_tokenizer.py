@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from tokenizers import (
-    AddedToken,
     Regex,
     Tokenizer,
     decoders,
@@ -20,10 +19,9 @@ from tokenizers import (
 from tokenizers import models as tokenizer_models
 
 from common.errors import ModelError
-from executor_service.models.gguf_fields import field, special_id
+from executor_service.models.gguf_added_tokens import add_special_tokens
+from executor_service.models.gguf_fields import TokenType, field, optional_field, special_id
 from executor_service.models.gguf_sentencepiece import sentencepiece_tokenizer
-
-_CONTROL, _USER_DEFINED = 3, 4
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -40,12 +38,12 @@ _SPLITS = {
     "qwen2": _QWEN2_SPLIT,
     "deepseek-r1-qwen": _QWEN2_SPLIT,
 }
-"""tokenizer.ggml.pre -> regular expression of the split; None: that of GPT-2."""
+"""The field `pre` -> regular expression of the split; None: that of GPT-2."""
 
 
 def tokenizer_json(fields: dict[str, Any]) -> bytes:
     """Raises ModelError naming the kind of tokenizer that is not supported."""
-    kind = fields.get("tokenizer.ggml.model")
+    kind = optional_field(fields, "model")
     if kind == "gpt2":
         tokenizer = _byte_level_tokenizer(fields)
     elif kind == "llama":
@@ -59,13 +57,13 @@ def tokenizer_json(fields: dict[str, Any]) -> bytes:
 
 
 def _byte_level_tokenizer(fields: dict[str, Any]) -> Tokenizer:
-    split = fields.get("tokenizer.ggml.pre", "default")
+    split = optional_field(fields, "pre", "default")
     if split not in _SPLITS:
         known = ", ".join(sorted(_SPLITS))
         raise ModelError(f"pre-tokenizer {split!r} is not supported; supported are {known}")
     tokenizer = _bpe(field(fields, "tokens"), field(fields, "merges"))
     _set_split(tokenizer, _SPLITS[split])
-    _add_special_tokens(tokenizer, fields)
+    add_special_tokens(tokenizer, _matched_tokens(fields))
     return tokenizer
 
 
@@ -91,21 +89,19 @@ def _set_split(tokenizer: Tokenizer, split: str | None) -> None:
     tokenizer.decoder = decoders.ByteLevel()
 
 
-def _add_special_tokens(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
-    """Control tokens are special; those a user may write (e.g. <think>) are matched whole too.
+def _matched_tokens(fields: dict[str, Any]) -> list[tuple[str, int]]:
+    """Tokens that are matched before a text is split, with their types.
 
-    In a byte-level vocabulary each real token is spelled in the byte alphabet; a control token
-    that is not is a mislabelled entry, and adding it would grow the vocabulary.
+    Each real token is spelled in the byte alphabet; a control token that is not is a mislabelled
+    entry, and adding it would grow the vocabulary.
     """
-    tokens = fields["tokenizer.ggml.tokens"]
-    types = fields.get("tokenizer.ggml.token_type", [])
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    control = [t for t, kind in zip(tokens, types, strict=False) if kind == _CONTROL]
-    tokenizer.add_special_tokens(
-        [AddedToken(t, normalized=False, special=True) for t in control if set(t) <= alphabet]
-    )
-    user = [t for t, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED]
-    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in user])
+    typed = zip(field(fields, "tokens"), optional_field(fields, "token_type", []), strict=False)
+    return [
+        (token, kind)
+        for token, kind in typed
+        if kind == TokenType.USER_DEFINED or (kind == TokenType.CONTROL and set(token) <= alphabet)
+    ]
 
 
 def _add_ends(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
@@ -113,11 +109,11 @@ def _add_ends(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
 
     A SentencePiece file that says nothing means a BOS.
     """
-    is_sentencepiece = fields.get("tokenizer.ggml.model") == "llama"
+    is_sentencepiece = optional_field(fields, "model") == "llama"
     single = ["$A"]
     special_tokens = []
     for name, default in (("bos", is_sentencepiece), ("eos", False)):
-        if fields.get(f"tokenizer.ggml.add_{name}_token", default):
+        if optional_field(fields, f"add_{name}_token", default):
             token_id = special_id(fields, name)
             token = field(fields, "tokens")[token_id]
             special_tokens.append((token, token_id))

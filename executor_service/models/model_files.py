@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ModelError
+from executor_service.models.gguf_fields import field, optional_field
 from executor_service.models.gguf_file import GGUFFile
 from executor_service.models.gguf_tokenizer import tokenizer_json
 
@@ -47,14 +48,15 @@ def _generation_config(fields: dict[str, Any]) -> dict[str, Any]:
     Those are what the file names as ends, and the end of a turn that its chat template writes:
     some files name only the end of a text as EOS, and a chat would run on.
     """
-    prefix = "tokenizer.ggml."
-    ends = [fields[prefix + key] for key in _END_KEYS if prefix + key in fields]
+    named = (optional_field(fields, key) for key in _END_KEYS)
+    ends = [token_id for token_id in named if token_id is not None]
     template = fields.get("tokenizer.chat_template", "")
-    tokens = fields[prefix + "tokens"]
+    tokens = field(fields, "tokens")
     ends += [tokens.index(end) for end in _TURN_ENDS if end in template and end in tokens]
     config: dict[str, Any] = {"eos_token_id": sorted(set(ends))}
-    if prefix + "bos_token_id" in fields:
-        config["bos_token_id"] = fields[prefix + "bos_token_id"]
+    bos = optional_field(fields, "bos_token_id")
+    if bos is not None:
+        config["bos_token_id"] = bos
     return config
 
 
