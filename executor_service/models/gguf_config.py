@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.errors import ModelError
-from executor_service.models.gguf_fields import optional_field
+from executor_service.models.gguf_fields import token_id
 from executor_service.models.gguf_file import GGUFFile
 
 _ARCHITECTURES = {
@@ -52,9 +52,8 @@ def _config(file: GGUFFile, fields: dict[str, Any], kind: str) -> dict[str, Any]
         "torch_dtype": "float32",
     }
     for name in ("bos", "eos"):
-        token = optional_field(fields, f"{name}_token_id")
-        if token is not None:
-            config[f"{name}_token_id"] = token
+        if (found := token_id(fields, name)) is not None:
+            config[f"{name}_token_id"] = found
     return config
 
 

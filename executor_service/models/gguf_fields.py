@@ -35,13 +35,28 @@ def optional_field(fields: dict[str, Any], name: str, default: Any = None) -> An
     return fields.get(_PREFIX + name, default)
 
 
+def token_id(fields: dict[str, Any], name: str) -> int | None:
+    """Of "unknown", "bos", "eos", "eot" or "eom"; None if the file has no such field.
+
+    Raises ModelError if the field is the id of no token.
+    """
+    found = optional_field(fields, f"{name}_token_id")
+    return None if found is None else _checked_id(fields, name, found)
+
+
 def special_id(fields: dict[str, Any], name: str) -> int:
     """Of "unknown", "bos" or "eos". Raises ModelError if there is none or it is no token."""
-    key = f"{name}_token_id"
-    if _PREFIX + key not in fields and optional_field(fields, "model") == "llama":
-        found = _SENTENCEPIECE_IDS[name]
-    else:
-        found = int(field(fields, key))
-    if not 0 <= found < len(field(fields, "tokens")):
-        raise ModelError(f"{_PREFIX + key} of the GGUF file is {found}, which is no token")
-    return found
+    if optional_field(fields, "model") == "llama":
+        default = _SENTENCEPIECE_IDS[name]
+        return _checked_id(fields, name, optional_field(fields, f"{name}_token_id", default))
+    return _checked_id(fields, name, field(fields, f"{name}_token_id"))
+
+
+def _checked_id(fields: dict[str, Any], name: str, found: Any) -> int:
+    num_tokens = len(field(fields, "tokens"))
+    if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < num_tokens:
+        return found
+    raise ModelError(
+        f"{_PREFIX}{name}_token_id of the GGUF file is {found!r}, the id of none of its"
+        f" {num_tokens} tokens; correct the field or convert the model again"
+    )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ModelError
-from executor_service.models.gguf_fields import field, optional_field
+from executor_service.models.gguf_fields import field, token_id
 from executor_service.models.gguf_file import GGUFFile
 from executor_service.models.gguf_tokenizer import tokenizer_json
 
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_ENDS = ("eos", "eot", "eom")
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
 
 
@@ -48,14 +48,12 @@ def _generation_config(fields: dict[str, Any]) -> dict[str, Any]:
     Those are what the file names as ends, and the end of a turn that its chat template writes:
     some files name only the end of a text as EOS, and a chat would run on.
     """
-    named = (optional_field(fields, key) for key in _END_KEYS)
-    ends = [token_id for token_id in named if token_id is not None]
+    ends = [found for name in _ENDS if (found := token_id(fields, name)) is not None]
     template = fields.get("tokenizer.chat_template", "")
     tokens = field(fields, "tokens")
     ends += [tokens.index(end) for end in _TURN_ENDS if end in template and end in tokens]
     config: dict[str, Any] = {"eos_token_id": sorted(set(ends))}
-    bos = optional_field(fields, "bos_token_id")
-    if bos is not None:
+    if (bos := token_id(fields, "bos")) is not None:
         config["bos_token_id"] = bos
     return config
 

@@ -133,3 +133,14 @@ def test_an_unsupported_gguf_model_is_refused_by_name(
     path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", fields=fields)
     with pytest.raises(ModelError, match=reason):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize("value", ["</s>", 10**6])
+@pytest.mark.parametrize("name", ["bos", "eos", "eot", "eom"])
+def test_an_id_that_is_no_token_is_refused_by_name(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    fields = {f"tokenizer.ggml.{name}_token_id": value}
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", fields=fields)
+    with pytest.raises(ModelError, match=rf"{name}_token_id .* is {value!r}, .* correct the field"):
+        open_checkpoint(path)

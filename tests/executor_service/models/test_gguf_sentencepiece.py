@@ -130,6 +130,11 @@ def test_ids_of_special_tokens_have_sentencepieces_defaults() -> None:
         ({"scores": [0.0]}, "differ in number"),
         ({"bos_token_id": 10**6}, "bos_token_id"),
         ({"bos_token_id": -1}, "bos_token_id"),
+        ({"unknown_token_id": 10**6}, "unknown_token_id .* is 1000000, .* correct the field"),
+        ({"unknown_token_id": "<unk>"}, "unknown_token_id .* is '<unk>', .* correct the field"),
+        ({"unknown_token_id": [0]}, "unknown_token_id"),
+        ({"unknown_token_id": 0.5}, "unknown_token_id"),
+        ({"unknown_token_id": False}, "unknown_token_id"),
     ],
 )
 def test_broken_fields_are_refused_by_name(changes: dict[str, Any], reason: str) -> None:
