@@ -52,6 +52,12 @@ def special_id(fields: dict[str, Any], name: str) -> int:
     return _checked_id(fields, name, field(fields, f"{name}_token_id"))
 
 
+def named_ids(fields: dict[str, Any]) -> list[int]:
+    """All that `token_id` finds. Raises ModelError if one of them is no token."""
+    found = (token_id(fields, name) for name in ("unknown", "bos", "eos", "eot", "eom"))
+    return [each for each in found if each is not None]
+
+
 def _checked_id(fields: dict[str, Any], name: str, found: Any) -> int:
     num_tokens = len(field(fields, "tokens"))
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < num_tokens:

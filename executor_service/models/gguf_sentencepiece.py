@@ -15,7 +15,14 @@ from tokenizers import models as tokenizer_models
 
 from common.errors import ModelError
 from executor_service.models.gguf_added_tokens import add_special_tokens
-from executor_service.models.gguf_fields import TokenType, field, optional_field, special_id
+from executor_service.models.gguf_fields import (
+    TokenType,
+    field,
+    named_ids,
+    optional_field,
+    special_id,
+)
+from executor_service.models.gguf_spellings import distinct_spellings, unmarking
 
 _JOINED = (TokenType.NORMAL, TokenType.USER_DEFINED)
 _SPACE = "\u2581"
@@ -33,17 +40,21 @@ def sentencepiece_tokenizer(fields: dict[str, Any]) -> Tokenizer:
         for token, score, kind in zip(tokens, scores, types, strict=True)
         if kind in _JOINED
     }
+    unknown = special_id(fields, "unknown")
+    spellings = distinct_spellings(tokens, [*named_ids(fields), unknown])
     tokenizer = Tokenizer(
         tokenizer_models.BPE(
-            vocab={token: i for i, token in enumerate(tokens)},
+            vocab={spelling: i for i, spelling in enumerate(spellings)},
             merges=merges_of(pieces),
-            unk_token=tokens[special_id(fields, "unknown")],
+            unk_token=spellings[unknown],
             fuse_unk=True,
             byte_fallback=True,
         )
     )
     _set_spaces(tokenizer, in_front=optional_field(fields, "add_space_prefix", True))
-    add_special_tokens(tokenizer, zip(tokens, types, strict=True))
+    if spellings != tokens:
+        tokenizer.decoder = decoders.Sequence([unmarking(), tokenizer.decoder])
+    add_special_tokens(tokenizer, zip(spellings, types, strict=True))
     return tokenizer
 
 

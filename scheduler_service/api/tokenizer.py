@@ -17,6 +17,7 @@ from typing import Any
 import tokenizers
 
 from common.errors import InvalidRequestError, ModelError
+from common.marked_spelling import unmarked
 from scheduler_service.api.token_bytes import byte_level_bytes, fallback_byte, plain_bytes
 
 _SHORT_TEXT_CHARS = 2_000
@@ -106,7 +107,7 @@ class Tokenizer:
     def token(self, token_id: int) -> str | None:
         """The vocabulary's entry; None for an id it does not have."""
         entry: str | None = self._tokenizer.id_to_token(token_id)
-        return entry
+        return None if entry is None else unmarked(entry)
 
     def token_id(self, token: str) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token)

@@ -107,6 +107,39 @@ def test_a_user_defined_token_is_kept_whole_but_not_skipped() -> None:
     assert tokenizer.decode([think]) == "<think>"
 
 
+def _with_repeats(*texts: str) -> dict[str, Any]:
+    """Texts that the vocabulary has get one more id each, at its end; else they are the same."""
+    places = [FIELDS["tokenizer.ggml.tokens"].index(text) for text in texts]
+    columns = (f"tokenizer.ggml.{name}" for name in ("tokens", "scores", "token_type"))
+    return FIELDS | {key: FIELDS[key] + [FIELDS[key][i] for i in places] for key in columns}
+
+
+def test_a_text_with_several_ids_comes_back_from_each() -> None:
+    repeated = ["\u2581she", "\u2581she", "lls", "<0x0A>", "</s>"]
+    tokenizer, first = read(_with_repeats(*repeated)), len(FIELDS["tokenizer.ggml.tokens"])
+    for token_id, text in enumerate(repeated, start=first):
+        known = FIELDS["tokenizer.ggml.tokens"].index(text)
+        for skip in (True, False):
+            expected = TOKENIZER.decode([known, known], skip_special_tokens=skip)
+            assert tokenizer.decode([known, token_id], skip_special_tokens=skip) == expected
+    assert tokenizer.get_vocab_size() == first + len(repeated)
+
+
+def test_a_prompt_s_text_becomes_the_last_of_its_ids() -> None:
+    fields, first = (
+        _with_repeats("\u2581she", "lls", "<0x0A>"),
+        len(FIELDS["tokenizer.ggml.tokens"]),
+    )
+    ids = read(fields).encode("she    shells\n", add_special_tokens=False).ids
+    assert ids == encode(fields, "she    shells\n")
+    assert {first, first + 1, first + 2} <= set(ids)
+
+
+def test_but_the_one_that_the_file_names() -> None:
+    tokenizer = read(_with_repeats("<s>", "</s>"))
+    assert tokenizer.encode("<s>the</s>").ids == [BOS, BOS, *encode(FIELDS, "the"), EOS]
+
+
 def test_prompts_begin_with_bos_unless_the_file_says_otherwise() -> None:
     inner = encode(FIELDS, "the fox")
     assert TOKENIZER.encode("the fox").ids == [BOS, *inner]

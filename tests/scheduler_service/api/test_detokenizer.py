@@ -9,11 +9,14 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from executor_service.models.gguf_tokenizer import tokenizer_json
 from scheduler_service.api.detokenizer import new_detokenizer, text_of
 from scheduler_service.api.token_bytes import fallback_byte
 from scheduler_service.api.tokenizer import Decoding, Tokenizer
+from tests.support.sentencepiece_bpe import trained_fields
 from tests.support.smol_files import VOCAB_SIZE, smol_files
 from tests.support.tiny_tokenizers import (
+    NUM_SPECIAL,
     WORDS,
     byte_fallback_tokenizer,
     byte_id,
@@ -183,6 +186,18 @@ def test_a_text_spelt_in_bytes_alone_still_streams() -> None:
     assert "".join(pieces) == "中文" * 40
     assert sum(map(bool, pieces)) > 5
     assert "\ufffd" not in "".join(pieces)
+
+
+def test_bytes_that_have_two_ids_each_are_bytes_by_either() -> None:
+    fields = trained_fields()
+    for name in ("tokens", "scores", "token_type"):
+        column = fields[f"tokenizer.ggml.{name}"]
+        column += column[NUM_SPECIAL : NUM_SPECIAL + 256]
+    tokenizer = Tokenizer(tokenizer_json(fields))
+    second = len(fields["tokenizer.ggml.tokens"]) - 256
+    ids = [first + byte for byte in "\u4e2d".encode() for first in (second, NUM_SPECIAL)]
+    assert "".join(pieces_of(tokenizer, ids[::2], skip=True)) == "\u4e2d"
+    assert "".join(pieces_of(tokenizer, ids[1::2], skip=True)) == "\u4e2d"
 
 
 def test_held_bytes_come_at_the_end() -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from common.errors import InvalidRequestError, ModelError
+from common.marked_spelling import MARK
 from scheduler_service.api.tokenizer import Tokenizer
 from tests.support.smol_files import IM_END, IM_START, smol_files
 from tests.support.tiny_tokenizers import byte_fallback_tokenizer, byte_id, word_id
@@ -55,6 +56,17 @@ def test_token_bytes_of_a_byte_fallback_vocabulary() -> None:
     tokenizer = Tokenizer(byte_fallback_tokenizer())
     assert tokenizer.token_bytes(byte_id(0xE4)) == b"\xe4"
     assert tokenizer.token_bytes(word_id("\u2581he")) == b" he"
+
+
+def test_a_marked_entry_is_its_text() -> None:
+    saved = json.loads(byte_fallback_tokenizer())
+    vocabulary = saved["model"]["vocab"]
+    first = len(vocabulary)
+    vocabulary |= {"\u2581he" + MARK: first, "<0xE4>" + 2 * MARK: first + 1}
+    tokenizer = Tokenizer(json.dumps(saved).encode())
+    assert tokenizer.token(first) == "\u2581he"
+    assert tokenizer.token_bytes(first) == b" he"
+    assert tokenizer.token_bytes(first + 1) == b"\xe4"
 
 
 def test_a_plain_token_is_neither_byte_nor_space() -> None:
