@@ -121,6 +121,7 @@ class Reader:
 
     def __init__(self, checkpoint: Checkpoint, max_len: int) -> None:
         config = checkpoint.config
+        self.head_dim = config.head_dim
         self.backend = KeptBackend(config.kv_shape(num_blocks=1, block_size=max_len))
         self.model = LlamaModel(
             self.backend, config, checkpoint.weights, max_len, lambda done, total, what: None
@@ -166,7 +167,37 @@ def ask(reader: Reader, start: int, needle: Needle) -> tuple[int, float]:
     return told, -logs[range(len(answer)), answer].mean().item()
 
 
-def main() -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What was told of all needles."""
+
+    num_needles: int
+    num_told: int
+    num_digits: int
+    num_right_digits: int
+    nll: float
+
+    def cells(self) -> str:
+        return (
+            f"{self.num_told} of {self.num_needles} |"
+            f" {self.num_right_digits} of {self.num_digits} | {self.nll:.4f}"
+        )
+
+
+def ask_all(reader: Reader, stack: Haystack) -> Answers:
+    """Each question follows the text that was read, as if no other had been asked."""
+    answers = [ask(reader, len(stack.tokens), needle) for needle in stack.needles]
+    lengths = [len(needle.answer) for needle in stack.needles]
+    return Answers(
+        num_needles=len(answers),
+        num_told=sum(right == n for (right, _), n in zip(answers, lengths, strict=True)),
+        num_digits=sum(lengths),
+        num_right_digits=sum(right for right, _ in answers),
+        nll=sum(loss for _, loss in answers) / len(answers),
+    )
+
+
+def parsed_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--context", type=int, help="tokens of text and question; the model's")
@@ -177,38 +208,40 @@ def main() -> None:
         default=[kind.value for kind in KVKind],
         help="the first is what others are compared with",
     )
-    flags = parser.parse_args()
+    return parser.parse_args()
+
+
+def print_table(reader: Reader, stack: Haystack, counted: int, kinds: list[KVKind]) -> None:
+    """A line for each kind as soon as it is measured."""
+    print("| KV | bits an element | NLL | perplexity | KL | top-1 | needles | digits | NLL |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    exact: Tensor | None = None
+    for kind in kinds:
+        reader.backend.kind = kind
+        found = reader.read(stack.tokens, 0)[-counted - 1 : -1]
+        exact = found if exact is None else exact
+        nll, kl, agreement = compare(reader.model, found, exact, stack.tokens[-counted:])
+        bits = 8 * kv_element_bytes(kind.value, reader.head_dim)
+        print(
+            f"| {kind.value} | {bits:g} | {nll:.4f} | {math.exp(nll):.3f} | {kl:.2g} |"
+            f" {agreement:.4f} | {ask_all(reader, stack).cells()} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    flags = parsed_flags()
     checkpoint = open_checkpoint(locate(flags.model, None))
     context = flags.context or checkpoint.config.max_position_embeddings
     tokenizer = Tokenizer.from_str(checkpoint.files["tokenizer.json"].decode())
     stack = haystack(tokenizer, context - _ROOM)
-    head_dim = checkpoint.config.head_dim
     counted = min(flags.counted, len(stack.tokens) - 1)
     print(
         f"{len(stack.tokens)} tokens of {TEXT.name}, the last {counted} counted; "
         f"{len(stack.needles)} needles, asked for at {context} tokens\n"
     )
-    print("| KV | bits an element | NLL | perplexity | KL | top-1 | needles | digits | NLL |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    reader = Reader(checkpoint, context)
-    exact: Tensor | None = None
-    for kind in [KVKind(name) for name in flags.kinds]:
-        reader.backend.kind = kind
-        found = reader.read(stack.tokens, 0)[-counted - 1 : -1]
-        exact = found if exact is None else exact
-        nll, kl, agreement = compare(reader.model, found, exact, stack.tokens[-counted:])
-        answers = [ask(reader, len(stack.tokens), needle) for needle in stack.needles]
-        lengths = [len(needle.answer) for needle in stack.needles]
-        told = sum(right == length for (right, _), length in zip(answers, lengths, strict=True))
-        digits = sum(right for right, _ in answers)
-        needle_nll = sum(loss for _, loss in answers) / len(answers)
-        bits = 8 * kv_element_bytes(kind.value, head_dim)
-        print(
-            f"| {kind.value} | {bits:g} | {nll:.4f} | {math.exp(nll):.3f} | {kl:.2g} |"
-            f" {agreement:.4f} | {told} of {len(answers)} | {digits} of {sum(lengths)} |"
-            f" {needle_nll:.4f} |",
-            flush=True,
-        )
+    kinds = [KVKind(name) for name in flags.kinds]
+    print_table(Reader(checkpoint, context), stack, counted, kinds)
 
 
 if __name__ == "__main__":

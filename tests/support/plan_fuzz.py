@@ -13,54 +13,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from common.plan import ErrorCode, SamplingParams, SequenceId, SequenceSpec, StepPlan, StepResult
+from common.plan import ErrorCode, SequenceId, StepPlan, StepResult
 from executor_service.runner.model_runner import ModelRunner
+from tests.support.fuzzed_sequences import Ask, FuzzedSequences, Live
 from tests.support.plan_faults import FAULTS, Expected, Scene
-from tests.support.plans import add_chunk, make_spec
+from tests.support.plans import add_chunk
 from tests.support.poisoned_blocks import PoisonedBlocks
 
 _MAX_SEQUENCES = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A prompt, how it is sampled, and what each choice of it samples alone."""
-
-    prompt: tuple[int, ...]
-    params: SamplingParams
-    choices: tuple[tuple[int, ...], ...]
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    prompt: tuple[int, ...]
-    outputs: tuple[int, ...]
-    """That it is to sample."""
-    spec: SequenceSpec
-    table: list[int]
-    """Of a fork that waits: the blocks that will be its own."""
-    num_outputs: int = 0
-    computed: int = 0
-    forks: list[Live] = field(default_factory=list)
-    """Other choices, which wait for the prompt's end."""
-    copy_from: int | None = None
-    """What its block of the prompt's end is to be copied from, before it runs."""
-
-    @property
-    def tokens(self) -> list[int]:
-        return [*self.prompt, *self.outputs[: self.num_outputs]]
-
-    @property
-    def num_readable(self) -> int:
-        """Tokens whose KV is in its blocks."""
-        return self.computed if self.copy_from is None else min(self.computed, self.split)
-
-    @property
-    def split(self) -> int:
-        """Where a fork may differ: its input there is a token of its own."""
-        return len(self.prompt) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +54,9 @@ class PlanFuzzer:
         """How often plans had what."""
         self._rng = random.Random(seed)
         self._runner = runner
-        self._asks = asks
+        self._size = runner.spec.block_size
         self._blocks = PoisonedBlocks(runner.pool, self._rng)
-        self._live: list[Live] = []
-        self._next_id = 1
+        self._sequences = FuzzedSequences(asks, self._blocks, self._size, self._rng)
         self._step_id = 0
         self._fresh: set[SequenceId] = set()
         """Who sampled a token in the step before."""
@@ -107,8 +68,10 @@ class PlanFuzzer:
         return sum(self.seen[fault.__name__] for fault in FAULTS)
 
     def step(self) -> None:
-        while self._num_sequences < _MAX_SEQUENCES and self._rng.random() < 0.7:
-            self._start()
+        while self._sequences.num_sequences < _MAX_SEQUENCES and self._rng.random() < 0.7:
+            started = self._sequences.start()
+            if started is not None and started.computed:
+                self.seen["shared prefix"] += 1
         self._step_id += 1
         plan, expected = StepPlan(step_id=self._step_id), Expected()
         turns = self._turns(expected)
@@ -129,53 +92,10 @@ class PlanFuzzer:
         self._judge(turns, plan, expected, result)
         self._end(expected)
 
-    # Who there is
-
-    @property
-    def _num_sequences(self) -> int:
-        return sum(1 + len(live.forks) for live in self._live)
-
-    def _start(self) -> None:
-        ask = self._rng.choice(self._asks)
-        shared = self._written(ask.prompt)
-        num_blocks = [self._num_blocks(len(ask.prompt) + len(o)) for o in ask.choices]
-        split = (len(ask.prompt) - 1) // self._size
-        needed = num_blocks[0] - len(shared) + sum(count - split for count in num_blocks[1:])
-        # Some are free for whatever is copied, and to be read by mistake.
-        if needed > self._blocks.num_free - 4:
-            return
-        if shared:
-            self.seen["shared prefix"] += 1
-        self._blocks.hold(shared)
-        first, *forks = (
-            Live(ask.prompt, outputs, self._new_spec(ask, index), [])
-            for index, outputs in enumerate(ask.choices)
-        )
-        first.table = shared + self._blocks.take(num_blocks[0] - len(shared))
-        first.computed = len(shared) * self._size
-        first.forks = forks
-        for fork, count in zip(forks, num_blocks[1:], strict=True):
-            fork.table = self._blocks.take(count - split)
-        self._live.append(first)
-
-    def _new_spec(self, ask: Ask, index: int) -> SequenceSpec:
-        self._next_id += 1
-        return make_spec(self._next_id, len(ask.prompt), index=index, params=ask.params)
-
-    def _written(self, prompt: tuple[int, ...]) -> list[int]:
-        """Blocks of somebody else that hold the most of a prompt, but for its last token."""
-        best: list[int] = []
-        for live in self._live:
-            count = min(live.num_readable, len(prompt) - 1) // self._size
-            while tuple(live.tokens[: count * self._size]) != prompt[: count * self._size]:
-                count -= 1
-            best = max(best, live.table[:count], key=len)
-        return best
-
     # What they do
 
     def _turns(self, expected: Expected) -> list[Turn]:
-        picked = [live for live in self._live if self._rng.random() < 0.8]
+        picked = [live for live in self._sequences.live if self._rng.random() < 0.8]
         self._rng.shuffle(picked)
         room = self._runner.spec.max_num_batched_tokens - 1
         turns = []
@@ -265,20 +185,8 @@ class PlanFuzzer:
                 self._failed |= {live.spec.sequence_id} if samples else set()
                 continue
             live.computed = end
-            for member in self._fork(live) if samples else []:
+            for member in self._sequences.fork(live) if samples else []:
                 self._take_answer(member, answers, expected)
-
-    def _fork(self, live: Live) -> list[Live]:
-        """It, and those that go on by themselves from the end of its prompt."""
-        forks, live.forks = live.forks, []
-        split = live.split // self._size
-        for fork in forks:
-            fork.table[:0] = live.table[:split]
-            fork.computed = live.computed
-            fork.copy_from = live.table[split]
-            self._blocks.hold(live.table[: split + 1])
-            self._live.append(fork)
-        return [live, *forks]
 
     def _take_answer(self, live: Live, answers: dict[SequenceId, int], expected: Expected) -> None:
         sequence_id = live.spec.sequence_id
@@ -291,17 +199,7 @@ class PlanFuzzer:
         self._fresh.add(sequence_id)
 
     def _end(self, expected: Expected) -> None:
-        for live in list(self._live):
+        for live in list(self._sequences.live):
             is_done = live.num_outputs == len(live.outputs)
             if is_done or live.spec.sequence_id in expected.spoiled:
-                self._live.remove(live)
-                for ended in (live, *live.forks):
-                    self._blocks.drop(ended.table)
-                    self._blocks.drop([] if ended.copy_from is None else [ended.copy_from])
-
-    @property
-    def _size(self) -> int:
-        return self._runner.spec.block_size
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._size)
+                self._sequences.end(live)

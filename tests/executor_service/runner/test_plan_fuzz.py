@@ -12,9 +12,10 @@ import torch
 
 from common.plan import SamplingParams
 from executor_service.runner.model_runner import ModelRunner
+from tests.support.fuzzed_sequences import Ask
 from tests.support.native_library import native_library
 from tests.support.plan_faults import FAULTS
-from tests.support.plan_fuzz import Ask, PlanFuzzer
+from tests.support.plan_fuzz import PlanFuzzer
 from tests.support.tiny_llama import VOCAB_SIZE, save_tiny, tiny_model
 from tests.support.tiny_runner import Driver, tiny_runner
 

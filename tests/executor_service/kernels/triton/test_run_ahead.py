@@ -23,7 +23,8 @@ from executor_service.runner.cuda_graphs import Capture
 from executor_service.runner.device_runner import DeviceRunner
 from executor_service.runner.load import load_on
 from executor_service.runner.model_runner import ModelRunner
-from tests.support.plan_fuzz import Ask, PlanFuzzer
+from tests.support.fuzzed_sequences import Ask
+from tests.support.plan_fuzz import PlanFuzzer
 from tests.support.plans import GREEDY, add_chunk, make_spec
 from tests.support.run_ahead import RunAhead, codes
 from tests.support.tiny_llama import VOCAB_SIZE, save_tiny, tiny_model
