@@ -6,6 +6,7 @@ import dataclasses
 import random
 from array import array
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,15 @@ class Scene:
 
 
 Fault = Callable[[Scene], None]
+"""May find nothing to spoil, and leave the plan as it is."""
+
+
+def inject(fault: Fault, scene: Scene) -> bool:
+    """Whether the plan is another one for it."""
+    plan = scene.plan
+    before = StepPlan(**{f.name: copy(getattr(plan, f.name)) for f in dataclasses.fields(plan)})
+    fault(scene)
+    return plan != before
 
 
 def _edit(buffers: list[array[int]], i: int, position: int, value: int) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from common.plan import ErrorCode, SequenceId, StepPlan, StepResult
 from executor_service.runner.model_runner import ModelRunner
 from tests.support.fuzzed_sequences import Ask, FuzzedSequences, Live
-from tests.support.plan_faults import FAULTS, Expected, Scene
+from tests.support.plan_faults import FAULTS, Expected, Scene, inject
 from tests.support.plans import add_chunk
 from tests.support.poisoned_blocks import PoisonedBlocks
 
@@ -81,8 +81,9 @@ class PlanFuzzer:
             self._add(plan, turn)
         if turns and self._rng.random() < 0.4:
             fault = self._rng.choice(FAULTS)
-            self.seen[fault.__name__] += 1
-            fault(Scene(self._rng, self._runner.spec, self._blocks, plan, expected))
+            scene = Scene(self._rng, self._runner.spec, self._blocks, plan, expected)
+            if inject(fault, scene):
+                self.seen[fault.__name__] += 1
         num_sampled = len(plan.sampled)
         result = self._runner.execute(plan)
         found = {error.sequence_id: error.code for error in result.errors}

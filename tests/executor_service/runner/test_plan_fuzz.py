@@ -10,12 +10,23 @@ from typing import Any
 import pytest
 import torch
 
-from common.plan import SamplingParams
+from common.plan import SamplingParams, StepPlan
 from executor_service.runner.model_runner import ModelRunner
 from tests.support.fuzzed_sequences import Ask
 from tests.support.native_library import native_library
-from tests.support.plan_faults import FAULTS
+from tests.support.plan_faults import (
+    FAULTS,
+    Expected,
+    Fault,
+    Scene,
+    inject,
+    poisoned_read,
+    wrong_params,
+    wrong_token,
+)
 from tests.support.plan_fuzz import PlanFuzzer
+from tests.support.plans import add_chunk, make_spec
+from tests.support.poisoned_blocks import PoisonedBlocks
 from tests.support.tiny_llama import VOCAB_SIZE, save_tiny, tiny_model
 from tests.support.tiny_runner import Driver, tiny_runner
 
@@ -92,6 +103,15 @@ def fuzz(runner: ModelRunner, asks: list[Ask], seed: int, num_plans: int) -> Non
     assert fuzzer.num_faults > num_plans / 5
     kinds = {"in flight", "doomed", "fork", "shared prefix", "copy"}
     assert set(fuzzer.seen) == kinds | {fault.__name__ for fault in FAULTS}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_counts_where_it_changes_the_plan(fuzzed: ModelRunner, fault: Fault) -> None:
+    """Here the one token is in flight, nothing is sampled and no block was read before."""
+    rng, plan = random.Random(1), StepPlan(step_id=1)
+    add_chunk(plan, make_spec(1, 1), [5], [3], start=1, length=1)
+    scene = Scene(rng, fuzzed.spec, PoisonedBlocks(fuzzed.pool, rng), plan, Expected())
+    assert inject(fault, scene) == (fault not in (wrong_token, wrong_params, poisoned_read))
 
 
 @pytest.mark.parametrize("seed", range(2))
