@@ -10,6 +10,8 @@ from common.errors import ModelError
 _PREFIX = "tokenizer.ggml."
 _SENTENCEPIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}
 """What files of this kind mean that do not say."""
+_NONE = 2**32 - 1
+"""How converters write -1, for no token, into a field without a sign."""
 
 
 class TokenType(IntEnum):
@@ -36,12 +38,12 @@ def optional_field(fields: dict[str, Any], name: str, default: Any = None) -> An
 
 
 def token_id(fields: dict[str, Any], name: str) -> int | None:
-    """Of "unknown", "bos", "eos", "eot" or "eom"; None if the file has no such field.
+    """Of "unknown", "bos", "eos", "eot" or "eom"; None if the file has no such field, or says none.
 
     Raises ModelError if the field is the id of no token.
     """
     found = optional_field(fields, f"{name}_token_id")
-    return None if found is None else _checked_id(fields, name, found)
+    return None if found in (None, _NONE) else _checked_id(fields, name, found)
 
 
 def special_id(fields: dict[str, Any], name: str) -> int:

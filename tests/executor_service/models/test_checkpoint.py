@@ -61,6 +61,7 @@ def test_a_gguf_file_gives_every_file_that_a_scheduler_needs(gguf: Path) -> None
         ({"tokenizer.ggml.eos_token_id": 0}, [0, 2]),
         ({"tokenizer.ggml.eos_token_id": 0, "tokenizer.chat_template": None}, [0]),
         ({"tokenizer.ggml.eot_token_id": 7, "tokenizer.ggml.eom_token_id": 9}, [2, 7, 9]),
+        ({"tokenizer.ggml.eot_token_id": 2**32 - 1}, [2]),
     ],
 )
 def test_every_end_that_file_or_template_names_ends_an_answer(
