@@ -102,7 +102,7 @@ def _values(message: pb.GenerateRequest, call_timeout_s: float | None) -> dict[s
         "stop_token_ids": list(sampling.stop_token_ids),
         "logit_bias": dict(sampling.logit_bias),
         "priority": message.priority,
-        "cache_salt": message.cache_salt,
+        "cache_salt": message.cache_salt or None,
         "timeout": _timeout_s(message.timeout_ms, call_timeout_s),
     }
     return values

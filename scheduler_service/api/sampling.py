@@ -82,7 +82,7 @@ def read_sampling(
         skip_special_tokens=fields.flag("skip_special_tokens") is not False,
         timeout_s=fields.number("timeout", MIN_TIMEOUT_S, MAX_TIMEOUT_S),
         priority=fields.integer("priority", -(2**31), 2**31 - 1) or 0,
-        cache_salt=fields.string("cache_salt", max_bytes=MAX_CACHE_SALT_BYTES) or "",
+        cache_salt=_cache_salt(fields),
     )
 
 
@@ -175,6 +175,14 @@ def _stop_strings(fields: Fields) -> StopStrings:
         if not check_string(string, MAX_STOP_STRING_BYTES, field="stop"):
             fail("stop", "strings of at least one character", string)
     return StopStrings(strings)
+
+
+def _cache_salt(fields: Fields) -> str:
+    """Empty: none was sent. One that is sent empty would isolate nothing, whatever was meant."""
+    salt = fields.string("cache_salt", max_bytes=MAX_CACHE_SALT_BYTES)
+    if salt == "":
+        fail("cache_salt", "a string of at least one character", salt)
+    return salt or ""
 
 
 def _logit_bias(fields: Fields, model: ServedModel) -> tuple[tuple[int, float], ...]:

@@ -40,7 +40,7 @@ BAD = {
     "include_stop_str_in_output": [1],
     "skip_special_tokens": ["no"],
     "priority": [2**31, 0.5],
-    "cache_salt": [5, "x" * 257],
+    "cache_salt": [5, "", "x" * 257],
     "timeout": [0, -1, "3", float("inf")],
     "stop_token_ids": [[VOCAB_SIZE], [VOCAB_SIZE + 5, 2**31 - 1, -1], [-1], ["2"], "2", [2] * 257],
     "stop": [[""], "", [1], 5, ["a"] * 17, ["a"] * 10**5, ["x" * 1025], ["é" * 600], {"a": 1}],

@@ -6,7 +6,7 @@ import pytest
 
 from common.plan import SequenceId, StepPlan, StepResult
 from scheduler_service.core.events import SequenceKey
-from scheduler_service.core.request import FinishReason
+from scheduler_service.core.request import CacheRoot, FinishReason
 from scheduler_service.core.scheduler import Scheduler
 from tests.simulation.scenario import end_of, id_of, run_steps, run_until, small_world
 from tests.simulation.world import World
@@ -164,6 +164,16 @@ def test_the_prefix_cache_is_reset_only_when_nobody_holds_any_of_it() -> None:
     assert world.scheduler.reset_prefix_cache()
     assert world.scheduler.match_length(request) == 0
     assert world.scheduler.counters.num_free_blocks == world.limits.num_blocks
+
+
+def test_a_router_is_told_of_prefixes_under_the_requests_own_root_alone() -> None:
+    world = small_world()
+    prompt = random_ids(1, 40)
+    world.add(make_request("r", prompt, max_tokens=1))
+    world.drain()
+    assert world.scheduler.match_length(make_request("same", prompt)) == 32
+    salted = make_request("salted", prompt, cache_root=CacheRoot(cache_salt="a"))
+    assert world.scheduler.match_length(salted) == 0
 
 
 def test_released_rows_are_named_once_and_before_they_are_used_again() -> None:
