@@ -30,7 +30,7 @@ class GenerateOptions(TypedDict, total=False):
     timeout_s: float
     """Over all tries. When it has passed, DeadlineError is raised."""
     priority: int
-    """Lower runs first, where the server's policy looks at it."""
+    """Lower runs first; refused but for 0 by servers whose policy does not look at it."""
     cache_salt: str
     """Requests share cached prefixes only under an equal salt."""
     return_text: bool

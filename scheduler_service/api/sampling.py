@@ -81,7 +81,7 @@ def read_sampling(
         include_stop_str_in_output=fields.flag("include_stop_str_in_output") or False,
         skip_special_tokens=fields.flag("skip_special_tokens") is not False,
         timeout_s=fields.number("timeout", MIN_TIMEOUT_S, MAX_TIMEOUT_S),
-        priority=fields.integer("priority", -(2**31), 2**31 - 1) or 0,
+        priority=_priority(fields),
         cache_salt=_cache_salt(fields),
     )
 
@@ -175,6 +175,18 @@ def _stop_strings(fields: Fields) -> StopStrings:
         if not check_string(string, MAX_STOP_STRING_BYTES, field="stop"):
             fail("stop", "strings of at least one character", string)
     return StopStrings(strings)
+
+
+def _priority(fields: Fields) -> int:
+    """No policy looks at it so far (core/policy.py), so only what every request has is taken."""
+    priority = fields.integer("priority", -(2**31), 2**31 - 1) or 0
+    if priority:
+        raise InvalidRequestError(
+            f"priority {priority} is not supported: requests are served first come, first served;"
+            " leave it out, or send 0",
+            field="priority",
+        )
+    return priority
 
 
 def _cache_salt(fields: Fields) -> str:

@@ -39,7 +39,7 @@ BAD = {
     "ignore_eos": [0, "yes"],
     "include_stop_str_in_output": [1],
     "skip_special_tokens": ["no"],
-    "priority": [2**31, 0.5],
+    "priority": [1, -1, 2**31, 0.5],
     "cache_salt": [5, "", "x" * 257],
     "timeout": [0, -1, "3", float("inf")],
     "stop_token_ids": [[VOCAB_SIZE], [VOCAB_SIZE + 5, 2**31 - 1, -1], [-1], ["2"], "2", [2] * 257],
@@ -119,6 +119,10 @@ async def test_every_ending_id_reaches_the_min_tokens_mask(model: ServedModel) -
     ignoring = read(model, stop_token_ids=[300], ignore_eos=True)
     assert ignoring["params"].stop_token_ids == (300,)
     assert ignoring["eos_token_ids"] == frozenset()
+
+
+async def test_a_priority_of_0_is_what_every_request_has(model: ServedModel) -> None:
+    assert read(model, priority=0)["priority"] == read(model, priority=None)["priority"] == 0
 
 
 async def test_seeds_are_taken_mod_two_to_the_64(model: ServedModel) -> None:

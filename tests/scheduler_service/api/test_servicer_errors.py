@@ -23,6 +23,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("top_k", {"top_k": -2}),
     ("n", {"_n": 129}),
     ("n", {"_n": 10**9}),
+    ("priority", {"_priority": 1}),
     ("stop", {"stop": [""]}),
     ("stop", {"stop": ["a"] * 17}),
     ("stop_token_ids", {"stop_token_ids": [VOCAB_SIZE + 5]}),
