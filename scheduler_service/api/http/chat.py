@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -36,6 +35,7 @@ from scheduler_service.api.http.options import (
     AnswerOptions,
     check_model_name,
     read_answer_options,
+    read_request_id,
     refuse_unsupported,
 )
 from scheduler_service.api.http.shapes import OptionalUsage, usage_of
@@ -103,7 +103,7 @@ def _read_request(model: ServedModel, fields: Fields) -> GenerateRequest:
     )
     wants_newer = fields.has("max_completion_tokens")
     return GenerateRequest(
-        request_id=f"chatcmpl-{secrets.token_hex(12)}",
+        request_id=read_request_id(fields, "chatcmpl"),
         prompts=(),
         add_special_tokens=fields.flag("add_special_tokens") or False,
         max_tokens=max_tokens,
@@ -139,6 +139,7 @@ class _Teller:
         self._id = answer_id
         self._model = model
         self._options = options
+        self._names = options.token_names(model.tokenizer)
         self._generation = generation
         self._created = int(time.time())
         self._introduced: set[int] = set()
@@ -208,7 +209,7 @@ class _Teller:
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
         if self._generation.runs[0].submission.params.num_logprobs is None:
             return None
-        return chat_logprobs(delta.entries, self._model.tokenizer)
+        return chat_logprobs(delta.entries, self._model.tokenizer, self._names)
 
     def _prompt_token_ids(self) -> list[int] | UnsetType:
         if not self._options.return_token_ids:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from common.errors import InvalidRequestError
 from scheduler_service.api.fields import Fields, fail
 from scheduler_service.api.generate_request import MAX_TOTAL_CHOICES, GenerateRequest, Prompt
-from scheduler_service.api.http.options import check_model_name, refuse_unsupported
+from scheduler_service.api.http.options import (
+    check_model_name,
+    read_request_id,
+    refuse_unsupported,
+)
 from scheduler_service.api.prompt_ids import check_prompt_ids
 from scheduler_service.api.sampling import MAX_LOGPROBS, MAX_MAX_TOKENS, read_sampling
 from scheduler_service.api.served_model import ServedModel
@@ -35,7 +38,7 @@ def read_completion_request(fields: Fields, model: ServedModel) -> GenerateReque
         num_prompt_logprobs=_num_prompt_logprobs(fields, num_logprobs, echo=echo),
     )
     return GenerateRequest(
-        request_id=f"cmpl-{secrets.token_hex(12)}",
+        request_id=read_request_id(fields, "cmpl"),
         prompts=_prompts(fields.get("prompt"), model, sampling["n"]),
         add_special_tokens=fields.flag("add_special_tokens") is not False,
         max_tokens=max_tokens,

@@ -74,6 +74,7 @@ class _Teller:
     def __init__(self, model: ServedModel, ask: _Ask, generation: Generation) -> None:
         self._request, self._options, self._shows_prompt_logprobs = ask
         self._model = model
+        self._names = self._options.token_names(model.tokenizer)
         self._generation = generation
         self._created = int(time.time())
         self._echoes: dict[int, Echo] = {}
@@ -108,7 +109,9 @@ class _Teller:
         end = delta.end
         run = self._run_of(delta)
         is_first = delta.index not in self._echoes
-        echo = self._echoes.setdefault(delta.index, Echo.of(run, self._generation, self._model))
+        echo = self._echoes.setdefault(
+            delta.index, Echo.of(run, self._generation, self._model, self._names)
+        )
         return CompletionChoice(
             index=delta.index,
             text=echo.text + delta.text if is_first else delta.text,
@@ -123,8 +126,7 @@ class _Teller:
     def _logprobs(self, delta: Delta, echo: Echo, *, is_first: bool) -> CompletionLogprobs | None:
         if self._request.params.num_logprobs is None:
             return None
-        tokenizer = self._model.tokenizer
-        shown = completion_logprobs(delta.entries, tokenizer, first_offset=len(echo.text))
+        shown = completion_logprobs(delta.entries, self._names, first_offset=len(echo.text))
         return echo.before(shown) if is_first else shown
 
     def _prompt_token_ids(self, run: PromptRun) -> list[int] | UnsetType:

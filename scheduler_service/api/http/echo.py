@@ -9,7 +9,8 @@ from common.plan import TokenLogprobs
 from scheduler_service.api.detokenizer import new_detokenizer
 from scheduler_service.api.generation import Generation
 from scheduler_service.api.http.completion_shapes import PromptLogprob, PromptLogprobs
-from scheduler_service.api.http.logprobs import CompletionLogprobs, token_name, top_by_name
+from scheduler_service.api.http.logprobs import CompletionLogprobs, top_by_name
+from scheduler_service.api.http.token_names import TokenNames, token_text
 from scheduler_service.api.prompt_run import PromptRun
 from scheduler_service.api.served_model import ServedModel
 from scheduler_service.api.tokenizer import Tokenizer
@@ -21,14 +22,16 @@ class Echo:
     logprobs: CompletionLogprobs | None = None
 
     @classmethod
-    def of(cls, run: PromptRun, generation: Generation, model: ServedModel) -> Echo:
+    def of(
+        cls, run: PromptRun, generation: Generation, model: ServedModel, names: TokenNames
+    ) -> Echo:
         """Of the run's prompt, once that has been computed."""
         request = run.submission.request
         if not request.echo:
             return cls()
         logprobs = None
         if request.params.num_logprobs is not None:
-            logprobs = _echoed_logprobs(run, model.tokenizer)
+            logprobs = _echoed_logprobs(run, model.tokenizer, names)
         return cls(text=generation.prompt_text(run), logprobs=logprobs)
 
     def before(self, outputs: CompletionLogprobs) -> CompletionLogprobs:
@@ -43,7 +46,7 @@ class Echo:
         )
 
 
-def _echoed_logprobs(run: PromptRun, tokenizer: Tokenizer) -> CompletionLogprobs:
+def _echoed_logprobs(run: PromptRun, tokenizer: Tokenizer, names: TokenNames) -> CompletionLogprobs:
     """The first token has none: nothing came before it."""
     shown = CompletionLogprobs([], [], [], [])
     skip = run.submission.request.skip_special_tokens
@@ -52,13 +55,11 @@ def _echoed_logprobs(run: PromptRun, tokenizer: Tokenizer) -> CompletionLogprobs
     for token_id, logprobs in zip(run.submission.prompt_token_ids, _entries(run), strict=True):
         text = detokenizer.push(token_id)
         is_left_out = skip and tokenizer.is_special(token_id)
-        piece = token_name(token_id, tokenizer) if is_left_out else text
-        shown.tokens.append(piece)
+        name = names.sampled(token_id, token_text(token_id, tokenizer) if is_left_out else text)
+        shown.tokens.append(name)
         shown.text_offset.append(offset)
         shown.token_logprobs.append(None if logprobs is None else logprobs.logprobs[0])
-        shown.top_logprobs.append(
-            None if logprobs is None else top_by_name(piece, logprobs, tokenizer)
-        )
+        shown.top_logprobs.append(None if logprobs is None else top_by_name(name, logprobs, names))
         offset += len(text)
     return shown
 
@@ -74,7 +75,7 @@ def prompt_logprobs(run: PromptRun, tokenizer: Tokenizer) -> PromptLogprobs:
         for rank, (token_id, logprob) in enumerate(
             zip(entry.token_ids, entry.logprobs, strict=True)
         ):
-            name = token_name(token_id, tokenizer)
+            name = token_text(token_id, tokenizer)
             by_id.setdefault(str(token_id), PromptLogprob(logprob, rank or entry.rank, name))
         shown.append(by_id)
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 
 import msgspec
@@ -9,7 +10,10 @@ import msgspec
 from common.errors import InvalidRequestError, NotFoundError
 from scheduler_service.api.fields import Fields, fail
 from scheduler_service.api.http.shapes import StreamOptions
+from scheduler_service.api.http.token_names import IdNames, TextNames, TokenNames
+from scheduler_service.api.request_id import MAX_ID_CHARS, is_acceptable_id
 from scheduler_service.api.served_model import ServedModel
+from scheduler_service.api.tokenizer import Tokenizer
 
 _MAX_NAME_BYTES = 1024
 
@@ -43,6 +47,11 @@ class AnswerOptions(msgspec.Struct, frozen=True):
     is_streamed: bool
     stream_options: StreamOptions
     return_token_ids: bool
+    return_tokens_as_token_ids: bool
+    """Logprobs call tokens by their ids."""
+
+    def token_names(self, tokenizer: Tokenizer) -> TokenNames:
+        return IdNames() if self.return_tokens_as_token_ids else TextNames(tokenizer)
 
 
 def check_model_name(fields: Fields, model: ServedModel) -> None:
@@ -67,12 +76,23 @@ def refuse_unsupported(fields: Fields) -> None:
         )
 
 
+def read_request_id(fields: Fields, prefix: str) -> str:
+    """The answer's id: after the prefix the client's own `request_id`, else one of ours."""
+    wanted = fields.get("request_id")
+    if wanted is None:
+        return f"{prefix}-{secrets.token_hex(12)}"
+    if not isinstance(wanted, str) or not is_acceptable_id(wanted):
+        fail("request_id", f"1 to {MAX_ID_CHARS} printable ASCII characters", wanted)
+    return f"{prefix}-{wanted}"
+
+
 def read_answer_options(fields: Fields) -> AnswerOptions:
     is_streamed = fields.flag("stream") or False
     return AnswerOptions(
         is_streamed=is_streamed,
         stream_options=_stream_options(fields, is_streamed=is_streamed),
         return_token_ids=fields.flag("return_token_ids") or False,
+        return_tokens_as_token_ids=fields.flag("return_tokens_as_token_ids") or False,
     )
 
 

@@ -53,8 +53,9 @@ async def test_an_answer_is_a_message(client: httpx.AsyncClient, script: Script)
 async def test_the_prompt_is_the_template_with_no_special_token_doubled(
     client: httpx.AsyncClient, connection: FakeEngineConnection, tokenizer: Tokenizer
 ) -> None:
-    asked = body(max_tokens=1, return_token_ids=True)
+    asked = body(max_tokens=1, return_token_ids=True, request_id="mine")
     answer = (await client.post(URL, json=asked)).json()
+    assert answer["id"] == connection.submits[0].request_id == "chatcmpl-mine"
     prompt = array("i", connection.submits[0].prompt_token_ids).tolist()
     assert answer["prompt_token_ids"] == prompt
     assert answer["choices"][0]["token_ids"] == [260]

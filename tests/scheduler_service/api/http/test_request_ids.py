@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
+
+from scheduler_service.engine.messages import Refused
+from tests.scheduler_service.api.http.events import error_of, events_of
+from tests.support.fake_engine_connection import FakeEngineConnection
 
 
 async def test_an_acceptable_id_comes_back(client: httpx.AsyncClient) -> None:
@@ -38,3 +44,27 @@ async def test_errors_and_streams_have_ids_too(client: httpx.AsyncClient) -> Non
 async def test_two_requests_without_ids_get_different_ones(client: httpx.AsyncClient) -> None:
     ids = {(await client.get("/health")).headers["x-request-id"] for _ in range(5)}
     assert len(ids) == 5
+
+
+async def test_the_bodys_request_id_ends_the_answers_id(
+    client: httpx.AsyncClient, connection: FakeEngineConnection
+) -> None:
+    body = {"prompt": ["a", "b"], "max_tokens": 1, "request_id": "mine"}
+    answer = (await client.post("/v1/completions", json=body)).json()
+    assert answer["id"] == "cmpl-mine"
+    assert [submit.request_id for submit in connection.submits] == ["cmpl-mine-0", "cmpl-mine-1"]
+    chunks = events_of(await client.post("/v1/completions", json=body | {"stream": True}))
+    assert {chunk["id"] for chunk in chunks} == {"cmpl-mine"}
+    connection.refusal = lambda submit: Refused(submit.handle, "invalid", "request_id", "is live")
+    assert error_of(await client.post("/v1/completions", json=body))["param"] == "request_id"
+
+
+@pytest.mark.parametrize("request_id", ["", 5, "x" * 129, "a\nb", "é"])
+async def test_a_request_id_that_fits_no_header_is_refused(
+    client: httpx.AsyncClient, request_id: Any
+) -> None:
+    body = {"prompt": "a", "request_id": request_id}
+    response = await client.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "request_id"
+    assert "printable ASCII" in error_of(response)["message"]
