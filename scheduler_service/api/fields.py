@@ -19,16 +19,24 @@ class Fields:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self._known: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         """Whether it was sent at all, null or not."""
+        self._known.add(name)
         return name in self._values
 
     def get(self, name: str) -> Any:
+        self._known.add(name)
         return self._values.get(name)
 
     def has(self, name: str) -> bool:
-        return self._values.get(name) is not None
+        return self.get(name) is not None
+
+    @property
+    def ignored(self) -> list[str]:
+        """What was sent and nobody has asked for so far."""
+        return [name for name in self._values if name not in self._known]
 
     def integer(self, name: str, low: int, high: int) -> int | None:
         value = self.get(name)

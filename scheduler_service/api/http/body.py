@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,26 +16,46 @@ from scheduler_service.api.fields import Fields
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 MAX_BODY_BYTES = 8 << 20
 _READ_TIME_LIMIT_S = 60.0
 _NOT_JSON = re.compile(rb"\b(NaN|Infinity)\b")
 _SHORT_BODY_BYTES = 256 << 10
 """Parses within a few milliseconds."""
+_MAX_LOGGED_NAMES, _MAX_LOGGED_CHARS = 16, 60
 
 
 async def read_body(request: Request, read: Callable[[Fields], T]) -> T:
     """What `read` makes of the body's fields; a long body is parsed and read on a thread.
 
-    InvalidRequestError if it is no JSON object, TooLargeError if it is too long.
+    InvalidRequestError if it is no JSON object, TooLargeError if it is too long. Fields that `read`
+    does not ask for are logged and ignored, as OpenAI's and vLLM's servers ignore them.
     """
+
+    def read_and_log(fields: Fields) -> T:
+        value = read(fields)
+        _log_ignored(fields)
+        return value
+
+    return await _read_by(request, read_and_log)
+
+
+def _log_ignored(fields: Fields) -> None:
+    if log.isEnabledFor(logging.DEBUG) and fields.ignored:
+        names = [name[:_MAX_LOGGED_CHARS] for name in fields.ignored[:_MAX_LOGGED_NAMES]]
+        log.debug("fields of the request were ignored", extra={"fields": names})
+
+
+async def read_fields(request: Request) -> Fields:
+    return await _read_by(request, lambda fields: fields)
+
+
+async def _read_by(request: Request, read: Callable[[Fields], T]) -> T:
     body = await _read(request)
     if len(body) <= _SHORT_BODY_BYTES:
         return read(Fields(_parse(body)))
     return await asyncio.to_thread(lambda: read(Fields(_parse(body))))
-
-
-async def read_fields(request: Request) -> Fields:
-    return await read_body(request, lambda fields: fields)
 
 
 async def _read(request: Request) -> bytes:

@@ -110,6 +110,21 @@ async def test_unknown_fields_and_nulls_are_ignored(
     assert response.status_code == 200
 
 
+async def test_ignored_fields_are_named_where_somebody_debugs(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="scheduler_service.api.http.body")
+    known = {"temperature": 1, "stream_options": None, "prompt_logprobs": None}
+    assert (await client.post(URL, json=body(max_tokens=1, **known))).status_code == 200
+    assert caplog.records == []
+    asked = body(max_tokens=1, temprature=0, **{"x" * 5000: 1}, **{str(i): 1 for i in range(50)})
+    assert (await client.post(URL, json=asked)).status_code == 200
+    (record,) = caplog.records
+    names = vars(record)["fields"]
+    assert names[:3] == ["temprature", "x" * 60, "0"]
+    assert len(names) == 16
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("refused", "status", "retry_after"),
