@@ -63,9 +63,15 @@ class Fields:
         return check_string(value, max_bytes, field=name)
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Fails on the first of these fields that asks for anything."""
+        """Fails on the first of these fields that asks for anything; what is empty does not."""
         for name, reason in reasons.items():
             if self.get(name) not in (None, False, "", [], {}):
+                raise InvalidRequestError(f"{name} is not supported: {reason}", field=name)
+
+    def refuse_even_empty(self, reasons: Mapping[str, str]) -> None:
+        """Fails on the first of these fields that was sent and is not null."""
+        for name, reason in reasons.items():
+            if self.has(name):
                 raise InvalidRequestError(f"{name} is not supported: {reason}", field=name)
 
 

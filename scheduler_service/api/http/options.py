@@ -27,18 +27,24 @@ _UNSUPPORTED: Mapping[str, str] = {
     "prompt_embeds": "send the prompt as text or token ids",
     "logits_processors": "use logit_bias",
     "bad_words": "use logit_bias",
-    "allowed_token_ids": "use logit_bias",
     "truncate_prompt_tokens": "cut the prompt before you send it",
-    "structured_outputs": "say in the prompt what form the answer must have",
-    "guided_json": "say in the prompt what form the answer must have",
-    "guided_regex": "say in the prompt what form the answer must have",
-    "guided_choice": "say in the prompt what form the answer must have",
-    "guided_grammar": "say in the prompt what form the answer must have",
     "chat_template": "the model's own template is used; render another yourself and send a prompt",
     "chat_template_kwargs": "the model's own template is used as it is",
     "documents": "put the documents in a message",
     "continue_final_message": "render the prompt yourself and use /v1/completions",
 }
+
+_FORM = "say in the prompt what form the answer must have"
+_CONSTRAINTS: Mapping[str, str] = {
+    "structured_outputs": _FORM,
+    "guided_json": _FORM,
+    "guided_regex": _FORM,
+    "guided_choice": _FORM,
+    "guided_grammar": _FORM,
+    "structural_tag": _FORM,
+    "allowed_token_ids": "use logit_bias",
+}
+"""An empty one constrains too: the schema {} is any JSON, and no ids allowed is nothing."""
 
 
 class AnswerOptions(msgspec.Struct, frozen=True):
@@ -63,6 +69,7 @@ def check_model_name(fields: Fields, model: ServedModel) -> None:
 
 def refuse_unsupported(fields: Fields) -> None:
     fields.refuse(_UNSUPPORTED)
+    fields.refuse_even_empty(_CONSTRAINTS)
     if fields.get("tool_choice") not in (None, "none", "auto"):
         raise InvalidRequestError(
             "tool_choice is not supported: leave it out, or send none or auto", field="tool_choice"
@@ -70,9 +77,7 @@ def refuse_unsupported(fields: Fields) -> None:
     response_format = fields.get("response_format")
     if response_format is not None and response_format != {"type": "text"}:
         raise InvalidRequestError(
-            'response_format takes only {"type": "text"}: say in the prompt what form the answer'
-            " must have",
-            field="response_format",
+            f'response_format takes only {{"type": "text"}}: {_FORM}', field="response_format"
         )
 
 

@@ -63,6 +63,12 @@ def body(**changes: Any) -> dict[str, Any]:
         ("use_beam_search", True),
         ("response_format", {"type": "json_object"}),
         ("allowed_token_ids", [5]),
+        ("allowed_token_ids", []),
+        ("structured_outputs", {}),
+        ("guided_json", {}),
+        ("guided_json", {"type": "object"}),
+        ("guided_choice", ["a", "b"]),
+        ("guided_regex", ""),
         ("bad_words", ["x"]),
         ("prompt_embeds", "AAAA"),
         ("chat_template", "{{ 1 }}"),
@@ -106,6 +112,7 @@ async def test_unknown_fields_and_nulls_are_ignored(
 ) -> None:
     script.say(TEXT, then=[IM_END])
     nulls = dict.fromkeys(("temperature", "stop", "n", "logprobs", "suffix", "best_of", "user"))
+    nulls |= {"guided_json": None, "allowed_token_ids": None, "tools": [], "bad_words": []}
     response = await client.post(URL, json=body(no_such_field={"a": [1]}, user="me") | nulls)
     assert response.status_code == 200
 
