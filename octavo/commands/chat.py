@@ -11,7 +11,7 @@ from common.config import Parser
 from common.errors import InvalidRequestError
 from octavo.commands.answer import Answer
 from octavo.commands.sampling_flags import add_sampling_flags, sampling_options
-from octavo.commands.server import add_server_flags, connected_client
+from octavo.commands.server import add_server_flags, connected_client, server_options
 from octavo.sync_client import SyncClient
 from octavo.types import GenerateOptions, Message
 
@@ -24,8 +24,9 @@ _HELP = (
 def main(argv: Sequence[str]) -> int:
     namespace = make_parser().parse_args(argv)
     system = [Message(role="system", content=namespace.system)] if namespace.system else []
+    options: GenerateOptions = {**server_options(namespace), **sampling_options(namespace)}
     with connected_client(namespace) as client:
-        Conversation(client, system, sampling_options(namespace)).run()
+        Conversation(client, system, options).run()
     return 0
 
 

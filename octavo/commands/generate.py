@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from common.config import Parser
 from octavo.commands.answer import Answer
 from octavo.commands.sampling_flags import add_sampling_flags, sampling_options
-from octavo.commands.server import add_server_flags, connected_client
-from octavo.types import Message, Prompt
+from octavo.commands.server import add_server_flags, connected_client, server_options
+from octavo.types import GenerateOptions, Message, Prompt
 
 
 def main(argv: Sequence[str]) -> int:
     namespace = make_parser().parse_args(argv)
     text = sys.stdin.read() if namespace.prompt == "-" else namespace.prompt
     prompt: Prompt = [Message(role="user", content=text)] if namespace.chat else text
+    options: GenerateOptions = {**server_options(namespace), **sampling_options(namespace)}
     with connected_client(namespace) as client:
         answer = Answer()
-        answer.stream(client, prompt, **sampling_options(namespace))
+        answer.stream(client, prompt, **options)
     print(answer.timing.summary(), file=sys.stderr)
     return 0
 

@@ -14,6 +14,7 @@ from octavo.stack.background import running_stack
 from octavo.stack.config import StackConfig
 from octavo.stack.report import Reporter
 from octavo.sync_client import SyncClient
+from octavo.types import GenerateOptions
 
 
 def add_server_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,8 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
         help="key that the server wants (also OCTAVO_API_KEY)",
     )
     group.add_argument(
-        "--model", default="smollm2-135m", help="what to start, when no --server is given"
+        "--model",
+        help="what to start (default smollm2-135m); with --server: the name to ask for, if any",
     )
 
 
@@ -40,8 +42,16 @@ def connected_client(namespace: argparse.Namespace) -> Iterator[SyncClient]:
         with SyncClient(namespace.server, namespace.api_key) as client, _flags_named(namespace):
             yield client
         return
-    with own_server(["--model", namespace.model]) as client:
+    with own_server(["--model", namespace.model] if namespace.model else []) as client:
         yield client
+
+
+def server_options(namespace: argparse.Namespace) -> GenerateOptions:
+    """What the flags of the server say about each request. What is started has one model alone,
+    which may be called otherwise than the file that it is read from."""
+    if namespace.server and namespace.model:
+        return {"model": namespace.model}
+    return {}
 
 
 def _check_address(server: str) -> None:

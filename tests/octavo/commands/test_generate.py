@@ -6,6 +6,7 @@ import socket
 import grpc
 import pytest
 
+from common.errors import NotFoundError
 from octavo.__main__ import main
 from tests.support.fake_inference import Break, FakeInference, answer, serve_in_thread
 
@@ -32,6 +33,30 @@ def test_flags_become_options_and_those_left_out_are_not_sent() -> None:
     assert (sampling.temperature, sampling.seed, sampling.ignore_eos) == (0.5, 9, True)
     assert list(sampling.stop) == ["a,b", "c"]
     assert not sampling.HasField("top_p")
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_a_model_that_is_named_is_asked_for_and_no_other_is_named(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeInference()
+    prompt = ["p"] if command == "generate" else []
+    with serve_in_thread(fake) as address:
+        for flags in (["--model=mine"], []):
+            monkeypatch.setattr("sys.stdin", io.StringIO("p\n"))
+            assert main([command, *prompt, "--server", address, *flags]) == 0
+    assert [request.model for request in fake.requests] == ["mine", ""]
+
+
+def test_a_model_that_is_not_served_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    refusal = Break(after_messages=0, error=NotFoundError("the model 'x' is not served here"))
+    with serve_in_thread(FakeInference(breaks=[refusal])) as address:
+        assert main(["generate", "p", "--server", address, "--model=x"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "octavo generate: the model 'x' is not served here"
+    ]
 
 
 def test_chat_makes_the_prompt_a_users_message_and_a_dash_reads_stdin(
