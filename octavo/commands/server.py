@@ -12,6 +12,7 @@ from common.errors import ConfigError, UnauthenticatedError, UnavailableError
 from octavo.stack import config
 from octavo.stack.background import running_stack
 from octavo.stack.config import StackConfig
+from octavo.stack.model_check import require_model
 from octavo.stack.report import Reporter
 from octavo.sync_client import SyncClient
 from octavo.types import GenerateOptions
@@ -85,10 +86,12 @@ def _flags_named(namespace: argparse.Namespace) -> Iterator[None]:
 @contextmanager
 def own_server(flags: Sequence[str]) -> Iterator[SyncClient]:
     """A stack on automatic ports with `octavo up`'s flags, for as long as the block runs."""
+    stack_config = own_server_config(flags)
+    require_model(stack_config.executor)
     reporter = Reporter()
     try:
         with (
-            running_stack(own_server_config(flags), reporter) as addresses,
+            running_stack(stack_config, reporter) as addresses,
             SyncClient(addresses.grpc) as client,
         ):
             yield client

@@ -11,6 +11,7 @@ from common.config import Parser
 from octavo.stack import config
 from octavo.stack.command_lines import CommandLines
 from octavo.stack.config import StackConfig
+from octavo.stack.model_check import require_model
 from octavo.stack.ports import require_free
 from octavo.stack.report import Reporter
 from octavo.stack.supervisor import Stack, StackAddresses
@@ -21,6 +22,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(argv: Sequence[str]) -> int:
     stack_config = config.from_namespace(make_parser().parse_args(argv))
     require_free_ports(stack_config)
+    require_model(stack_config.executor)
     return serve(stack_config, CommandLines(stack_config))
 
 

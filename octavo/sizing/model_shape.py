@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from common.kv_size import DTYPE_BYTES
 from executor_service.models.dequantize import BLOCK_TYPES, block_of, type_name
 from executor_service.models.gguf_config import hf_config
 from executor_service.models.gguf_file import GGUFFile
+from executor_service.models.json_file import read_json_object
 from executor_service.models.source import SMOLLM2_ALIAS, locate
 from octavo.sizing.card import CPU
 from octavo.sizing.config import SizeConfig
@@ -93,7 +93,7 @@ def _read(model: str) -> dict[str, Any]:
             "num_parameters": num_parameters,
             "stored": _stored(file),
         }
-    config = _json_object(path)
+    config = read_json_object(path)
     return _from_config(config, path.parent.resolve().name) | {
         "num_parameters": stored_parameters(path.parent) or estimated_parameters(config)
     }
@@ -134,13 +134,3 @@ def _from_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         "head_dim": head_dim,
         "max_model_len": config.get("max_position_embeddings"),
     }
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return value

@@ -33,10 +33,10 @@ def test_files_and_directories_are_taken_as_they_are(tmp_path: Path) -> None:
     assert default_name("Org/Model-1B") == "Org/Model-1B"
 
 
-@pytest.mark.parametrize("name", ["weights.bin", "absent/", "./absent", "gone.gguf"])
+@pytest.mark.parametrize("name", ["weights.bin", "absent/", "./absent", "gone.gguf", "word"])
 def test_what_is_no_model_is_refused_without_asking_the_hub(name: str, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").touch()
-    model = str(tmp_path / name) if not name.startswith(("./", "gone")) else name
+    model = str(tmp_path / name) if not name.startswith(("./", "gone", "word")) else name
     with pytest.raises(ModelError, match="--model"):
         locate(model, None)
 
