@@ -19,10 +19,12 @@ from dataclasses import replace
 from functools import partial
 
 from common import log as logs
+from common.config import variables_of
 from common.errors import ConfigError, OctavoError
 from common.grpc_server import GrpcServer, Link, Service
 from common.process import ProcessStatus, die_with_parent
-from executor_service.config import ExecutorConfig
+from common.unknown_variables import told_of_misspelt
+from executor_service.config import OTHER_VARIABLES, ExecutorConfig
 from executor_service.cores import compute_threads, keep_threads_apart, usable_cores
 from executor_service.kernels.native import build
 from executor_service.models.source import find_here
@@ -54,6 +56,10 @@ def run(config: ExecutorConfig) -> int:
 def run_with(config: ExecutorConfig, load: Load) -> int:
     """Serves whatever `load` gives."""
     logs.configure("executor", config.log_level, config.log_format)
+    # With a parent, that one has told already.
+    known = variables_of(ExecutorConfig) | OTHER_VARIABLES
+    if config.parent_fd is None and (told := told_of_misspelt(known, os.environ)):
+        log.warning("%s", told)
     die_with_parent(config.parent_fd)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return asyncio.run(_serve(config, load))

@@ -16,6 +16,9 @@ CPU_DTYPES = ("auto", "float32")
 CPU_KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 """All but auto are torch's names."""
 
+OTHER_VARIABLES = frozenset({"OCTAVO_NATIVE", "OCTAVO_CACHE_DIR"})
+"""That are no flags: `kernels/native/build.py` reads them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:

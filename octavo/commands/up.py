@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
 from collections.abc import Sequence
 from types import FrameType
 
 from common.config import Parser
+from common.unknown_variables import told_of_unknown
 from octavo.stack import config
 from octavo.stack.command_lines import CommandLines
 from octavo.stack.config import StackConfig
@@ -21,6 +24,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main(argv: Sequence[str]) -> int:
     stack_config = config.from_namespace(make_parser().parse_args(argv))
+    if told := told_of_unknown(config.known_variables(), os.environ):
+        print(f"octavo up: warning: {told}", file=sys.stderr)
     require_free_ports(stack_config)
     require_model(stack_config.executor)
     return serve(stack_config, CommandLines(stack_config))

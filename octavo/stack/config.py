@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from common import config
 from common.config import option
 from common.errors import ConfigError
-from executor_service.config import ExecutorConfig
+from executor_service.config import OTHER_VARIABLES, ExecutorConfig
 from scheduler_service.config import SchedulerConfig
 
 INTERNAL_FIELDS = ("executors", "role", "engine_socket", "status_fd", "parent_fd")
@@ -86,6 +86,12 @@ def from_namespace(
         ),
         scheduler=scheduler,
     )
+
+
+def known_variables() -> frozenset[str]:
+    """Every OCTAVO_* variable that says something to `octavo up`."""
+    flags = map(config.variables_of, (StackFlags, ExecutorConfig, SchedulerConfig))
+    return OTHER_VARIABLES.union(*flags)
 
 
 def num_cores() -> int:

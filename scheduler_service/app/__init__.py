@@ -7,10 +7,13 @@ own: a step loop that shares a process with text handling would wait for it, 8 m
 from __future__ import annotations
 
 import logging
+import os
 
 from common import log as logs
+from common.config import variables_of
 from common.errors import ConfigError, OctavoError
 from common.process import ProcessStatus, die_with_parent
+from common.unknown_variables import told_of_misspelt
 from scheduler_service.config import SchedulerConfig
 
 log = logging.getLogger(__name__)
@@ -23,6 +26,10 @@ def run(config: SchedulerConfig) -> int:
     """Runs the role until it is told to stop; returns the process's exit status."""
     service = "scheduler" if config.role == "supervisor" else f"scheduler-{config.role}"
     logs.configure(service, config.log_level, config.log_format)
+    # With a parent, that one has told already.
+    known = variables_of(SchedulerConfig)
+    if config.parent_fd is None and (told := told_of_misspelt(known, os.environ)):
+        log.warning("%s", told)
     status = ProcessStatus(config.status_fd)
     die_with_parent(config.parent_fd, grace_s=config.shutdown_timeout + 5.0)
     try:
