@@ -163,7 +163,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         flags = list(self._option_string_actions)
         words = (word.split("=")[0].rstrip(":,") for word in message.split() if word[:2] == "--")
-        near = [get_close_matches(word, flags, n=1) for word in words if word not in flags]
+        near = [
+            get_close_matches(word, flags, n=1, cutoff=0.75) for word in words if word not in flags
+        ]
         meant = "".join(f"; did you mean {found[0]}?" for found in near if found)
         raise ConfigError(f"{message}{meant} (see {self.prog} --help)")
 

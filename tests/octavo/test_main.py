@@ -53,6 +53,14 @@ def test_a_flag_that_exists_is_not_suggested(capsys: pytest.CaptureFixture[str])
     assert "--num-requests" in told
 
 
+def test_a_flag_that_is_like_no_other_gets_no_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["up", "--bogus"]) == 2
+    assert "did you mean" not in (told := capsys.readouterr().err)
+    assert "--bogus" in told
+
+
 def test_an_error_of_the_server_is_status_1_and_names_the_field(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
@@ -16,6 +17,9 @@ from starlette.types import ExceptionHandler
 from common import errors
 
 log = logging.getLogger(__name__)
+
+_PATH_CONVERTER = re.compile(r":\w+}")
+"""Of Starlette: its `{name:path}` is a client's `{name}`."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -102,9 +106,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _near(request: Request) -> str:
-    """The route that was probably meant."""
-    paths = [route.path for route in request.app.routes]
-    found = get_close_matches(request.url.path, paths, n=1)
+    """The route that was probably meant, or all of them."""
+    paths = [_PATH_CONVERTER.sub("}", route.path) for route in request.app.routes]
+    found = get_close_matches(request.url.path, paths, n=1, cutoff=0.75)
     return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(paths)}"
 
 

@@ -94,6 +94,8 @@ async def test_unknown_routes_and_methods_have_the_usual_shape(client: httpx.Asy
         ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
         ("/completions", "did you mean /v1/completions?"),
         ("/", "there are /v1/completions, "),
+        ("/v1/embeddings", "there are /v1/completions, "),
+        ("/v1/embeddings", " /v1/models/{name},"),
     ):
         message = error_of(await client.get(path))["message"]
         assert message.startswith(f"there is no {path} here")
