@@ -38,11 +38,12 @@ class Fields:
         """What was sent and nobody has asked for so far."""
         return [name for name in self._values if name not in self._known]
 
-    def integer(self, name: str, low: int, high: int) -> int | None:
+    def integer(self, name: str, low: int, high: int, *, remedy: str = "") -> int | None:
+        """`remedy` says what else to send, where the range alone does not."""
         value = self.get(name)
         if value is None:
             return None
-        return check_integer(value, low, high, field=name)
+        return check_integer(value, low, high, field=name, remedy=remedy)
 
     def number(self, name: str, low: float, high: float) -> float | None:
         value = self.get(name)
@@ -75,9 +76,9 @@ class Fields:
                 raise InvalidRequestError(f"{name} is not supported: {reason}", field=name)
 
 
-def check_integer(value: Any, low: int, high: int, *, field: str) -> int:
+def check_integer(value: Any, low: int, high: int, *, field: str, remedy: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        fail(field, f"an integer from {low} to {high}", value)
+        fail(field, f"an integer from {low} to {high}", value, remedy=remedy)
     return value
 
 
@@ -116,15 +117,17 @@ def check_token_ids(
     return list(value)
 
 
-def fail(field: str, wanted: str, value: Any) -> NoReturn:
-    raise InvalidRequestError(f"{field} must be {wanted}, not {_excerpt(value)}", field=field)
+def fail(field: str, wanted: str, value: Any, *, remedy: str = "") -> NoReturn:
+    message = f"{field} must be {wanted}, not {_excerpt(value)}"
+    raise InvalidRequestError(f"{message}; {remedy}" if remedy else message, field=field)
 
 
 def _excerpt(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return "an integer of more than 38 digits"
     if isinstance(value, list | tuple | Mapping):
-        return f"a {'list' if isinstance(value, list | tuple) else 'object'}"
+        article, kind = ("an", "object") if isinstance(value, Mapping) else ("a", "list")
+        return f"{article} {kind}" if value else f"an empty {kind}"
     if isinstance(value, str | bytes):
         value = value[: _MAX_SHOWN_CHARS + 1]
     shown = ascii(value)

@@ -12,7 +12,6 @@ from common.errors import InvalidRequestError
 from common.plan import SamplingParams
 from scheduler_service.api.fields import (
     Fields,
-    check_integer,
     check_number,
     check_string,
     check_token_ids,
@@ -217,6 +216,13 @@ def _logit_bias(fields: Fields, model: ServedModel) -> tuple[tuple[int, float], 
 
 def _token_id_of_key(key: Any, model: ServedModel) -> int:
     """JSON spells ids as strings."""
-    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12:
-        key = int(key)
-    return check_integer(key, 0, model.vocab_size - 1, field="logit_bias")
+    is_number = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12
+    token_id = int(key) if is_number else key
+    if not isinstance(token_id, int) or not 0 <= token_id < model.vocab_size:
+        fail(
+            "logit_bias",
+            f"an object whose keys are token ids from 0 to {model.vocab_size - 1}",
+            key,
+            remedy="/tokenize gives the ids of a text",
+        )
+    return token_id

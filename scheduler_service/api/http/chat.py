@@ -117,8 +117,9 @@ def _read_request(model: ServedModel, fields: Fields) -> GenerateRequest:
 
 def _max_tokens(fields: Fields) -> int | None:
     """max_completion_tokens is the newer name and wins."""
-    older = fields.integer("max_tokens", 1, MAX_MAX_TOKENS)
-    newer = fields.integer("max_completion_tokens", 1, MAX_MAX_TOKENS)
+    remedy = "leave it out for as many as the context takes"
+    older = fields.integer("max_tokens", 1, MAX_MAX_TOKENS, remedy=remedy)
+    newer = fields.integer("max_completion_tokens", 1, MAX_MAX_TOKENS, remedy=remedy)
     return older if newer is None else newer
 
 

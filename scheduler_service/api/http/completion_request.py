@@ -23,7 +23,9 @@ DEFAULT_MAX_TOKENS = 16
 def read_completion_request(fields: Fields, model: ServedModel) -> GenerateRequest:
     check_model_name(fields, model)
     refuse_unsupported(fields)
-    max_tokens = fields.integer("max_tokens", 0, MAX_MAX_TOKENS)
+    max_tokens = fields.integer(
+        "max_tokens", 0, MAX_MAX_TOKENS, remedy="null is as many as the context takes"
+    )
     echo = fields.flag("echo") or False
     if max_tokens == 0 and not echo:
         raise InvalidRequestError(
@@ -65,7 +67,12 @@ def _prompts(value: Any, model: ServedModel, n: int) -> tuple[Prompt, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list) or not value:
-        fail("prompt", "a string, a list of token ids or a list of either", value)
+        fail(
+            "prompt",
+            "a string, a list of token ids or a list of either",
+            value,
+            remedy="send at least one text or token id",
+        )
     if not isinstance(value[0], str | list):
         return (check_prompt_ids(value, model),)
     if len(value) * n > MAX_TOTAL_CHOICES:

@@ -107,6 +107,16 @@ async def test_c44_usage_of_a_stream_is_a_chunk_of_its_own_and_only_on_demand(
     assert sorted(ends) == [0, 1]
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+async def test_a_negative_length_is_told_what_to_send(
+    client: httpx.AsyncClient, field: str
+) -> None:
+    error = error_of(await client.post(URL, json=body(**{field: -1})))
+    assert error["param"] == field
+    assert f"{field} must be an integer from 1 to" in error["message"]
+    assert "not -1; leave it out" in error["message"]
+
+
 async def test_max_completion_tokens_wins(
     client: httpx.AsyncClient, connection: FakeEngineConnection
 ) -> None:

@@ -94,6 +94,28 @@ async def test_a_bad_field_is_named_and_nothing_is_run(
     assert connection.submits == []
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("prompt", [], ("a list of token ids", "an empty list", "at least one")),
+        ("prompt", None, ("a string", "None", "at least one")),
+        ("max_tokens", -1, ("from 0", "-1", "null is as many as the context takes")),
+        ("logit_bias", {"the": 1}, ("keys are token ids from 0 to", "'the'", "/tokenize")),
+        ("logit_bias", {str(VOCAB_SIZE): 1}, (str(VOCAB_SIZE - 1), f"'{VOCAB_SIZE}'")),
+        ("logit_bias", [1], ("object", "a list")),
+        ("stop", {"a": 1}, ("list of strings", "an object")),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+async def test_an_error_says_what_came_and_what_to_send(
+    client: httpx.AsyncClient, field: str, value: Any, words: tuple[str, ...]
+) -> None:
+    error = error_of(await client.post(URL, json=body() | {field: value}))
+    assert error["param"] == field
+    for word in (field, *words):
+        assert word in error["message"], error["message"]
+
+
 async def test_prompts_times_n_are_capped(client: httpx.AsyncClient) -> None:
     response = await client.post(URL, json=body(prompt=["a"] * 1000, n=100))
     assert response.status_code == 400
