@@ -53,7 +53,11 @@ class ExecutorConfig:
     device: str = option(
         "cpu", choices=("cpu", "cuda"), help="cuda: the first visible NVIDIA GPU, by Triton kernels"
     )
-    threads: int | None = option(None, help="compute threads; auto: the cores this process may use")
+    threads: int | None = option(
+        None,
+        help="compute threads of one executor; auto: cores / --num-executors, all cores where it is"
+        " started by itself",
+    )
 
     block_size: int = option(16, help="token slots per KV block")
     num_blocks: int | None = option(
@@ -71,7 +75,9 @@ class ExecutorConfig:
         256, help="sequences in one step; a stream's memory has two rows for each"
     )
     max_num_batched_tokens: int = option(2048, help="tokens in one step")
-    max_model_len: int | None = option(None, help="tokens per sequence; auto: the model's limit")
+    max_model_len: int | None = option(
+        None, help="most tokens of a prompt with its outputs; auto: the model's limit"
+    )
 
     shutdown_timeout: float = option(
         20.0, help="seconds that SIGTERM leaves the owner's stream to end"
