@@ -1,6 +1,8 @@
-"""Memory for what every step reads from end to end, in huge pages where the kernel gives them.
+"""Memory for what every step reads and writes, in huge pages where the kernel gives them.
 
-A pool of scattered blocks otherwise misses the processor's page tables at every block.
+A pool of scattered blocks otherwise misses the processor's page tables at every block; what a step
+puts down between its parts, and its logits, every few kilobytes (2 to 3% of a step of 8 to 32
+sequences).
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from executor_service.kernels.native import pages
 from executor_service.kernels.native.library import Library
 
 DRAW = np.dtype(
@@ -62,7 +62,7 @@ class TokenDraws:
         self._vocab_size = vocab_size
         self._num_threads = num_threads
         num_bytes = draws_bytes(library, vocab_size, num_threads)
-        self._workspace = torch.zeros(num_bytes, dtype=torch.uint8)
+        self._workspace = pages.zeroed(num_bytes)
         self._workspace_at = self._workspace.data_ptr()
 
     def run(self, logits: Tensor, maxima: Tensor | None, draws: array[int]) -> None:

@@ -101,9 +101,9 @@ class WholeStep:
         self._layers = _layers(parts)
         self._model = _model(parts, self._layers)
         num_bytes = self._call.oct_step_workspace(self._model, kv.struct, limits)
-        self.workspace = torch.empty(num_bytes + _ALIGNMENT, dtype=torch.uint8)
+        self.workspace = pages.zeroed(num_bytes + _ALIGNMENT)
         # Pages that no step reaches are never touched, so they take no memory.
-        self.hidden = torch.empty(limits.max_tokens, self._model.hidden)
+        self.hidden = _floats(limits.max_tokens, self._model.hidden)
         self.logits = _floats(limits.max_rows, parts.vocab_size)
         num_maxima = self._call.oct_num_maxima(parts.vocab_size)
         self.maxima = _floats(limits.max_rows, num_maxima)
