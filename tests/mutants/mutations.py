@@ -198,7 +198,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         invariant="I8",
         what="a draw depends on the row's place in the batch",
         file="executor_service/runner/sampler.py",
-        old="            [len(tasks[i].history) for i in random],",
+        old="            [tasks[i].position for i in random],",
         new="            random,",
         test="tests/executor_service/runner/test_sampler.py"
         "::test_a_draw_depends_on_seed_position_and_index_alone",
