@@ -21,11 +21,8 @@ def native_library(level: build.Level | None = None) -> Library:
     return library.open_level(level or build.best_level(build.usable_flags()))
 
 
-_MAXIMA_BLOCKS = {"amx": 32, "avx512": 32, "avx2": 16, "portable": 8}
-
-
 def block_maxima(library: Library, logits: Tensor) -> Tensor:
     """[num_rows, num_blocks] as a step leaves them beside [num_rows, vocab_size] logits."""
-    block = _MAXIMA_BLOCKS[library.level]
+    block = 4096 // library.call.oct_num_maxima(4096)
     rest = torch.full((len(logits), -logits.shape[1] % block), -torch.inf)
     return torch.cat((logits, rest), 1).unflatten(1, (-1, block)).amax(2)
