@@ -16,8 +16,8 @@ CPU_DTYPES = ("auto", "float32")
 CPU_KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 """All but auto are torch's names."""
 
-OTHER_VARIABLES = frozenset({"OCTAVO_NATIVE", "OCTAVO_CACHE_DIR"})
-"""That are no flags: `kernels/native/build.py` reads them."""
+OTHER_VARIABLES = frozenset({"OCTAVO_NATIVE", "OCTAVO_CACHE_DIR", "OCTAVO_MODELS"})
+"""That are no flags: `kernels/native/build.py` reads them, and the last one docker-compose.yml."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

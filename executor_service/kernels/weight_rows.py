@@ -61,10 +61,10 @@ class RowsHeader:
 
     out_features: int
     in_features: int
-    blocks: WeightKind | None
+    block_kind: WeightKind | None
     """The kind of blocks that they are stored in; None: of none of these kinds."""
     stored_as: str | None
-    """The name of what they are quantized in, whether `blocks` knows it or not; None: floats."""
+    """The name of what they are quantized in, with a `block_kind` or without; None: floats."""
 
     @property
     def num_elements(self) -> int:
@@ -96,8 +96,8 @@ class WeightRule:
 
     def kind_for(self, header: RowsHeader) -> WeightKind:
         """What `kind_of` will say of the rows once they are read."""
-        if header.blocks is not None and header.blocks in self.kept:
-            return header.blocks
+        if header.block_kind is not None and header.block_kind in self.kept:
+            return header.block_kind
         wanted = self.floats if header.stored_as is None else self._of_quantized
         return _fitting(wanted, header.in_features)
 

@@ -81,7 +81,7 @@ class GGUFSource:
         return RowsHeader(
             out_features=math.prod(rows),
             in_features=in_features,
-            blocks=_kind(tensor),
+            block_kind=_kind(tensor),
             stored_as=None if is_float else type_name(tensor.type_id).lower(),
         )
 

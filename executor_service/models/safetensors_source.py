@@ -44,7 +44,7 @@ class SafetensorsSource:
     def header(self, name: str) -> RowsHeader:
         *rows, in_features = self._file(name).get_slice(name).get_shape()
         return RowsHeader(
-            out_features=math.prod(rows), in_features=in_features, blocks=None, stored_as=None
+            out_features=math.prod(rows), in_features=in_features, block_kind=None, stored_as=None
         )
 
     def tensor(self, name: str) -> Tensor:

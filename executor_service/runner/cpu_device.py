@@ -57,7 +57,8 @@ class CpuDevice:
             _check_torch_serves(config, error)
 
     @cached_property
-    def _library(self) -> Library | None:
+    def _library(self) -> Library | BuildError:
+        """Why there is none, if so."""
         try:
             return load(self._environ)
         except BuildError as error:
@@ -65,10 +66,10 @@ class CpuDevice:
             log.warning(
                 "no native kernels; torch's serve in float32, 2 to 5 times slower: %s", error
             )
-            return None
+            return error
 
     def backend(self, model: ModelConfig, max_model_len: int) -> Backend:
-        if self._library is None:
+        if isinstance(self._library, BuildError):
             return CpuBackend()
         return NativeBackend(
             self._library,
@@ -84,8 +85,8 @@ class CpuDevice:
         return available_memory()
 
     def smaller_weights(self, bytes_by: Callable[[WeightRules], int]) -> str:
-        if self._library is None:
-            return "native kernels, which need a C compiler, serve quantized weights"
+        if isinstance(self._library, BuildError):
+            return f"native kernels serve smaller ones, and there are none: {self._library}"
         needed = bytes_by(self._weight_rules)
         sizes = {kind: bytes_by(quantized(kind)) for kind in (WeightKind.INT8, WeightKind.Q4_0)}
         instead = " in place of --dtype float32" if self._config.dtype == "float32" else ""

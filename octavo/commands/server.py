@@ -32,7 +32,8 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--model",
-        help="what to start (default smollm2-135m); with --server: the name to ask for, if any",
+        help="what to start (also OCTAVO_MODEL, else smollm2-135m); with --server: the name to "
+        "ask for, if any",
     )
 
 

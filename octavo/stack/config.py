@@ -20,6 +20,7 @@ from scheduler_service.config import SchedulerConfig
 
 INTERNAL_FIELDS = ("executors", "role", "engine_socket", "status_fd", "parent_fd")
 """Flags of the services that the stack itself decides."""
+_INTERNAL = frozenset(f"OCTAVO_{name.upper()}" for name in INTERNAL_FIELDS)
 
 DEFAULT_SHUTDOWN_TIMEOUT_S = 2.0
 """Unless a flag says otherwise: a person who pressed Ctrl-C does not wait as long as a cluster."""
@@ -71,8 +72,7 @@ def from_namespace(
             raise ConfigError(f"--{name.replace('_', '-')} is set by octavo up itself")
     flags = config.from_namespace(StackFlags, namespace, environ)
     variables = {"OCTAVO_SHUTDOWN_TIMEOUT": str(DEFAULT_SHUTDOWN_TIMEOUT_S), **environ}
-    internal = {f"OCTAVO_{name.upper()}" for name in INTERNAL_FIELDS}
-    variables = {name: value for name, value in variables.items() if name not in internal}
+    variables = {name: value for name, value in variables.items() if name not in _INTERNAL}
     executor = config.from_namespace(ExecutorConfig, namespace, variables)
     scheduler = config.from_namespace(SchedulerConfig, namespace, variables)
     return StackConfig(
@@ -91,7 +91,7 @@ def from_namespace(
 def known_variables() -> frozenset[str]:
     """Every OCTAVO_* variable that says something to `octavo up`."""
     flags = map(config.variables_of, (StackFlags, ExecutorConfig, SchedulerConfig))
-    return OTHER_VARIABLES.union(*flags)
+    return OTHER_VARIABLES.union(*flags) - _INTERNAL
 
 
 def num_cores() -> int:

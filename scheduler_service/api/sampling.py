@@ -223,6 +223,6 @@ def _token_id_of_key(key: Any, model: ServedModel) -> int:
             "logit_bias",
             f"an object whose keys are token ids from 0 to {model.vocab_size - 1}",
             key,
-            remedy="/tokenize gives the ids of a text",
+            remedy="tokenize the text to learn its ids",
         )
     return token_id

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from common.config import variables_of
-from common.unknown_variables import told_of_misspelt
+from common.unknown_variables import told_of_misspelt, told_of_unknown
 from executor_service.config import OTHER_VARIABLES, ExecutorConfig
 from octavo.__main__ import main
 from octavo.stack.config import known_variables
@@ -57,3 +57,10 @@ def test_neither_service_takes_the_others_variables_for_misspelt() -> None:
     environ = dict.fromkeys(known_variables(), "1")
     assert told_of_misspelt(executor, environ) is None
     assert told_of_misspelt(scheduler, environ) is None
+
+
+def test_what_up_sets_itself_says_nothing_to_it_and_the_folder_of_models_is_no_mistake() -> None:
+    told = told_of_unknown(known_variables(), {"OCTAVO_ROLE": "api", "OCTAVO_MODELS": "models"})
+    assert told is not None
+    assert "OCTAVO_ROLE" in told
+    assert "OCTAVO_MODELS" not in told

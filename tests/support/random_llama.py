@@ -108,7 +108,7 @@ class RandomWeights:
     def header(self, name: str) -> RowsHeader:
         *rows, in_features = self._size_of(name)
         return RowsHeader(
-            out_features=math.prod(rows), in_features=in_features, blocks=None, stored_as=None
+            out_features=math.prod(rows), in_features=in_features, block_kind=None, stored_as=None
         )
 
     def blocks(self, name: str) -> None:

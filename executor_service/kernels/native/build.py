@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from executor_service.kernels.native.amx import request_tiles
+from executor_service.kernels.native.source_batches import source_batches
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +42,6 @@ COMMON_FLAGS = (
 )
 _LIBRARIES = ("-lm", "-Wl,--no-undefined")
 _COMPILERS = ("cc", "gcc", "clang")
-_MAX_BATCHES = 6
-"""More would wait for the longest source anyway."""
-_COMPILE_S = {
-    "attention_floats.c": 0.6,
-    "linear_q4.c": 1.2,
-    "linear_f32.c": 0.8,
-    "linear_q6.c": 0.5,
-    "linear_int8.c": 0.4,
-}
-"""Seconds of one core for what makes many kernels of one text, so that batches take about as long
-as each other. A wrong figure costs a wait and nothing else."""
-_USUAL_COMPILE_S = 0.15
-_ATTENTION_COMPILE_S = 2.5
-"""Of the text that has most dtypes of KV: with matrix tiles another one than without."""
 
 
 class BuildError(Exception):
@@ -156,7 +143,8 @@ def check(environ: Mapping[str, str]) -> None:
 def _planned(
     level: Level, directory: Path, environ: Mapping[str, str]
 ) -> tuple[Path, Compiler | None]:
-    """Where the library is or will be, and what builds it; None: it was built before."""
+    """Where the library is or will be, and what builds it where it is not; None: there is no
+    compiler, and one that was built before serves."""
     if not _sources():
         raise BuildError(f"{SOURCES} holds no sources")
     prefix = f"kernels-{level.name}-{_digest(level)}"
@@ -221,31 +209,11 @@ def compile_objects(
         _run([*command, f"-I{SOURCES}", "-c", str(batch), "-o", str(target)])
         return target
 
-    batches = _batches(level, len(os.sched_getaffinity(0)), directory)
+    # What has most dtypes of KV in one text.
+    longest = "attention_parts.c" if level.needs >= _AMX else "attention_floats.c"
+    batches = source_batches(_sources(), longest, len(os.sched_getaffinity(0)), directory)
     with ThreadPoolExecutor(len(batches)) as pool:
         return list(pool.map(compiled, batches))
-
-
-def _batches(level: Level, count: int, directory: Path) -> list[Path]:
-    """Files that include all sources, each about as long to compile."""
-    longest = "attention_parts.c" if level.needs >= _AMX else "attention_floats.c"
-    seconds = {**_COMPILE_S, longest: _ATTENTION_COMPILE_S}
-
-    def weight(source: Path) -> float:
-        return seconds.get(source.name, _USUAL_COMPILE_S)
-
-    batches: list[list[Path]] = [[] for _ in range(min(count, _MAX_BATCHES))]
-    weights = [0.0] * len(batches)
-    for source in sorted(_sources(), key=weight, reverse=True):
-        least = weights.index(min(weights))
-        batches[least].append(source)
-        weights[least] += weight(source)
-    paths = []
-    for i, sources in enumerate(batches):
-        path = directory / f"batch{i}.c"
-        path.write_text("".join(f'#include "{source.name}"\n' for source in sources))
-        paths.append(path)
-    return paths
 
 
 def _sources() -> list[Path]:

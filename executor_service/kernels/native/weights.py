@@ -130,8 +130,7 @@ def _pack_run(
     counts = [part.out_features if isinstance(part, Blocks) else len(part) for part in rows]
     first = rows[0]
     in_features = first.in_features if isinstance(first, Blocks) else first.shape[1]
-    packed_bytes = library.call.oct_packed_bytes(kind, sum(counts), in_features)
-    data = arena.take(packed_bytes)
+    data = arena.take(library.call.oct_packed_bytes(kind, sum(counts), in_features))
     done = 0
     for part, count in zip(rows, counts, strict=True):
         source = _source(library, kind, part)

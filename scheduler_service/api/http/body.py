@@ -30,7 +30,7 @@ async def read_body(request: Request, read: Callable[[Fields], T]) -> T:
     """What `read` makes of the body's fields; a long body is parsed and read on a thread.
 
     InvalidRequestError if it is no JSON object, TooLargeError if it is too long. Fields that `read`
-    does not ask for are logged and ignored, as OpenAI's and vLLM's servers ignore them.
+    does not ask for are ignored, as OpenAI's and vLLM's servers ignore them, and logged at debug.
     """
 
     def read_and_log(fields: Fields) -> T:

@@ -84,7 +84,7 @@ def test_a_header_tells_shape_and_kind_of_what_is_quantized(
     header = source.header("model.layers.0.self_attn.k_proj.weight")
     assert (header.out_features, header.in_features) == (2 * 16, 64)
     assert header.stored_as == (None if is_float else kind.name.lower())
-    assert header.blocks == (WeightKind[kind.name] if kind in KEPT else None)
+    assert header.block_kind == (WeightKind[kind.name] if kind in KEPT else None)
     assert source.header("model.norm.weight").stored_as is None
 
 

@@ -66,7 +66,7 @@ logit_list logits_from(vocabulary logits, float bound, candidate *room)
 {
     const int32_t num_maxima = oct_num_maxima(logits.count);
     logit_list list = {(float *)room, (int32_t *)room + logits.count + TILE, 0};
-    int32_t blocks[STRETCH + 1];
+    int32_t blocks[STRETCH];
     bound = bound > -FLT_MAX ? bound : -FLT_MAX;
     for (int32_t first = 0, end; first < num_maxima; first = end) {
         end = first + STRETCH < num_maxima ? first + STRETCH : num_maxima;

@@ -56,8 +56,9 @@ static float mass_below(const token_weights *w, float bound)
     return vf_sum(total);
 }
 
-/* Of `mass_below`, as a share of all: what adding up in float may lose. */
-#define BLOCKS_ERROR 1e-5
+/* Of `mass_below`, as a share of all: more than adding up in float loses, 3e-5 over 262,144 tokens
+ * in vectors of 4. */
+#define BLOCKS_ERROR 1e-4
 
 /* A weight such that all below it are less than 1 - top_p together. */
 static float floor_of(const token_weights *w, double top_p)

@@ -217,8 +217,8 @@ static void project(const step *s, const oct_weight *weight, const float *x, int
 
 _Static_assert(MAXIMA_BLOCK == PANEL, "a slice of panels has whole blocks");
 
-/* The head's logits a slice of panels at a time, and the maxima of each while it is in the cache: it
- * takes a draw longer to have all logits come there again than to find them. */
+/* As `project`, with its barriers, a slice of panels at a time: the maxima of each are found while it
+ * is in the cache. It takes a draw longer to have all logits come there again. */
 static void project_head(const step *s, int32_t thread, int32_t num_threads)
 {
     enum { SLICE = 16 };

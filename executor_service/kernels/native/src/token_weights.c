@@ -46,10 +46,10 @@ enum { LOGITS_AHEAD = 1024 };
 
 static float largest_in_block(const token_weights *w, int32_t block)
 {
-    const int32_t first = 4 * block, num_maxima = oct_num_maxima(w->logits.count);
+    const int32_t first = MAXIMA_PER_SUM * block, num_maxima = oct_num_maxima(w->logits.count);
     const float *maxima = w->logits.maxima;
     float largest = maxima[first];
-    for (int32_t i = first + 1; i < first + 4 && i < num_maxima; i++)
+    for (int32_t i = first + 1; i < first + MAXIMA_PER_SUM && i < num_maxima; i++)
         largest = maxima[i] > largest ? maxima[i] : largest;
     return largest;
 }

@@ -8,7 +8,7 @@
 #include "logit_list.h"
 
 /* Summed in lanes of float; the blocks' sums in double. */
-enum { WEIGHT_BLOCK = 4 * MAXIMA_BLOCK };
+enum { MAXIMA_PER_SUM = 4, WEIGHT_BLOCK = MAXIMA_PER_SUM * MAXIMA_BLOCK };
 
 typedef struct {
     vocabulary logits;
