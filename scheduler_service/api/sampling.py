@@ -31,6 +31,8 @@ MAX_CACHE_SALT_BYTES = 256
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.001, 86_400.0
 
 _MAX_INT64 = 2**63 - 1
+_LEAST_TOP_P = 1e-30
+"""It keeps one token, as all below it do; executors get it as float32, where those may be 0."""
 
 
 class SamplingFields(TypedDict):
@@ -105,7 +107,7 @@ def _top_p(fields: Fields) -> float | None:
     top_p = fields.number("top_p", 0, 1)
     if top_p == 0:
         fail("top_p", "above 0 (temperature 0 is greedy)", top_p)
-    return top_p
+    return None if top_p is None else max(top_p, _LEAST_TOP_P)
 
 
 def _penalties(fields: Fields, model: ServedModel) -> dict[str, Any]:

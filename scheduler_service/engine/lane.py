@@ -228,7 +228,8 @@ class ExecutorLane:
                 "core": repr(self.core.counters),
             },
         )
-        self._faults.append(now)
+        if self._stream is not None:  # else what came behind the fault that closed it
+            self._faults.append(now)
         self.metrics.num_invalid_plans += 1
         self.core.distrust()
         self._break_stream()

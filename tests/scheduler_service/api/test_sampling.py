@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common.errors import InvalidRequestError
@@ -82,6 +83,7 @@ async def test_c49_tiny_values_are_taken_as_they_are(model: ServedModel) -> None
     for temperature in (0, 1e-38, 1e-45, 1e-5):
         assert read(model, temperature=temperature)["params"].is_greedy
     assert read(model, top_p=1e-9)["params"].top_p == 1e-9
+    assert np.float32(read(model, top_p=5e-324)["params"].top_p) > 0, "as executors get it"
 
 
 async def test_absent_fields_are_neutral(model: ServedModel) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from common.errors import ResyncError
-from common.plan import ErrorCode, SamplingParams
+from common.plan import ErrorCode, SamplingParams, SequenceError, SequenceId, StepResult
 from scheduler_service.config import SchedulerConfig
 from scheduler_service.core.events import SequenceKey
 from scheduler_service.engine.lane import AWAITED_S, ExecutorLane, LaneState
@@ -221,6 +222,23 @@ async def test_an_invalid_plan_fails_its_sequence_and_the_rest_start_over(
         assert len(harness.client.streams) == 2, "one reset"
         assert harness.worker.readiness[-1].ready
     assert "starting over" in caplog.text
+
+
+async def test_results_behind_one_that_does_not_fit_are_no_faults_of_their_own() -> None:
+    async with engine() as harness:
+        received = harness.worker.submit(random_ids(1, 5), max_tokens=90)
+        await harness.worker.until(lambda: received.num_tokens > 2)
+        (lane,) = harness.loop.lanes
+        error = SequenceError(
+            sequence_id=SequenceId(10**9), code=ErrorCode.INVALID_PLAN, message="unknown"
+        )
+        for step_id in (10**6, 10**6 + 1):
+            result = StepResult(step_id=step_id, tokens=array("i"), errors=(error,))
+            lane._results.append((harness.loop.now(), result))
+        await harness.worker.ended(received)
+        assert received.tokens[0] == expected(random_ids(1, 5), 90)
+        assert lane.metrics.num_invalid_plans == 2
+        assert lane.state is LaneState.READY
 
 
 async def test_two_invalid_plans_within_a_minute_leave_the_executor_alone() -> None:
