@@ -68,12 +68,14 @@ def _byte_level_tokenizer(fields: dict[str, Any]) -> Tokenizer:
 
 
 def _bpe(tokens: list[str], merges: list[str]) -> Tokenizer:
-    pairs = []
-    for merge in merges:
-        first, _, second = merge.partition(" ")
-        pairs.append((first, second))
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    return Tokenizer(tokenizer_models.BPE(vocab=vocabulary, merges=pairs))
+    try:
+        pairs = [(first, second) for first, _, second in (m.partition(" ") for m in merges)]
+        vocabulary = {token: index for index, token in enumerate(tokens)}
+        return Tokenizer(tokenizer_models.BPE(vocab=vocabulary, merges=pairs))
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ModelError(
+            f"the GGUF file's tokens and merges make no tokenizer: {error}; convert the model again"
+        ) from error
 
 
 def _set_split(tokenizer: Tokenizer, split: str | None) -> None:

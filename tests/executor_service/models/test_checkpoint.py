@@ -145,3 +145,13 @@ def test_an_id_that_is_no_token_is_refused_by_name(
     path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", fields=fields)
     with pytest.raises(ModelError, match=rf"{name}_token_id .* is {value!r}, .* correct the field"):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize("merges", [["no space"], ["nospace"], [1, 2]])
+def test_merges_that_do_not_fit_the_tokens_are_refused(
+    merges: list[object], tmp_path: Path
+) -> None:
+    fields = {"tokenizer.ggml.merges": merges}
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", fields=fields)
+    with pytest.raises(ModelError, match="tokens and merges make no tokenizer"):
+        open_checkpoint(path)
