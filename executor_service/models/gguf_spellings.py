@@ -6,7 +6,7 @@ The others are marked, and decoding takes the marks away.
 
     id        0      1     2      3
     text      <unk>  <s>   a      a
-    spelling  <unk>  <s>   a##    a       where ## is the mark
+    spelling  <unk>  <s>   a##1   a       where ## is the mark
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, decoders
 
-from common.marked_spelling import MARK
+from common.marked_spelling import MARKING, marked
 
 
 def distinct_spellings(texts: Sequence[str], named: Iterable[int]) -> list[str]:
@@ -28,10 +28,10 @@ def distinct_spellings(texts: Sequence[str], named: Iterable[int]) -> list[str]:
     for token_id, text in enumerate(texts):
         is_owner = owners[text] == token_id
         repeats[text] += not is_owner
-        spellings.append(text if is_owner else text + MARK * repeats[text])
+        spellings.append(text if is_owner else marked(text, repeats[text]))
     return spellings
 
 
 def unmarking() -> decoders.Decoder:
     """The step of decoding that takes the marks away."""
-    return decoders.Replace(Regex(rf"({MARK})+\z"), "")
+    return decoders.Replace(Regex(rf"{MARKING}\z"), "")

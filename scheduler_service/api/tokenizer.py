@@ -45,7 +45,9 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.decoding = _decoding_of(decoder)
-        self.longest_token_chars = max(map(len, self._tokenizer.get_vocab()), default=1)
+        self.longest_token_chars = max(
+            [1, *(len(unmarked(spelling)) for spelling in self._tokenizer.get_vocab())]
+        )
         """So a text of n characters has at least n / this many tokens."""
         self._bytes: dict[int, bytes] = {}
 

@@ -12,8 +12,10 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from common.errors import ModelError
+from common.marked_spelling import unmarked
 from executor_service.models.gguf_file import GGUFFile
 from executor_service.models.gguf_sentencepiece import merges_of
+from executor_service.models.gguf_spellings import distinct_spellings, unmarking
 from executor_service.models.gguf_tokenizer import tokenizer_json
 from tests.support.sentencepiece_bpe import BOS, EOS, encode, trained_fields
 from tests.support.tiny_gguf import write_gguf
@@ -123,6 +125,20 @@ def test_a_text_with_several_ids_comes_back_from_each() -> None:
             expected = TOKENIZER.decode([known, known], skip_special_tokens=skip)
             assert tokenizer.decode([known, token_id], skip_special_tokens=skip) == expected
     assert tokenizer.get_vocab_size() == first + len(repeated)
+
+
+def test_one_text_of_many_ids_is_spelled_shortly_for_each() -> None:
+    spellings = distinct_spellings(["a"] * 8000, [])
+    assert len(set(spellings)) == 8000
+    assert max(map(len, spellings)) < 10
+    assert {unmarked(spelling) for spelling in spellings} == {"a"}
+
+
+@pytest.mark.parametrize("text", ["\ufdd0", "\ufde0", "a\ufdd0", "a\ufdd0\ufdd0", ""])
+def test_a_text_of_the_mark_s_characters_stays_itself(text: str) -> None:
+    spellings = distinct_spellings([text] * 20, [])
+    assert {unmarked(spelling) for spelling in spellings} == {text}
+    assert {unmarking().decode([spelling]) for spelling in spellings} == {text}
 
 
 def test_a_prompt_s_text_becomes_the_last_of_its_ids() -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from common.errors import InvalidRequestError, ModelError
-from common.marked_spelling import MARK
+from common.marked_spelling import marked
 from scheduler_service.api.tokenizer import Tokenizer
 from tests.support.smol_files import IM_END, IM_START, smol_files
 from tests.support.tiny_tokenizers import byte_fallback_tokenizer, byte_id, word_id
@@ -62,11 +62,20 @@ def test_a_marked_entry_is_its_text() -> None:
     saved = json.loads(byte_fallback_tokenizer())
     vocabulary = saved["model"]["vocab"]
     first = len(vocabulary)
-    vocabulary |= {"\u2581he" + MARK: first, "<0xE4>" + 2 * MARK: first + 1}
+    vocabulary |= {marked("\u2581he", 1): first, marked("<0xE4>", 200): first + 1}
     tokenizer = Tokenizer(json.dumps(saved).encode())
     assert tokenizer.token(first) == "\u2581he"
     assert tokenizer.token_bytes(first) == b" he"
     assert tokenizer.token_bytes(first + 1) == b"\xe4"
+
+
+def test_marks_make_no_token_longer() -> None:
+    saved = json.loads(byte_fallback_tokenizer())
+    vocabulary = saved["model"]["vocab"]
+    longest = max(map(len, vocabulary))
+    repeated = max(vocabulary, key=len)
+    vocabulary |= {marked(repeated, i): len(vocabulary) + i for i in range(200)}
+    assert Tokenizer(json.dumps(saved).encode()).longest_token_chars == longest
 
 
 def test_a_plain_token_is_neither_byte_nor_space() -> None:
