@@ -12,7 +12,10 @@ _SPECIAL = (TokenType.UNKNOWN, TokenType.CONTROL)
 
 
 def add_special_tokens(tokenizer: Tokenizer, tokens: Iterable[tuple[str, int]]) -> None:
-    """Of tokens with their types: unknown and control are special, user-defined only whole."""
+    """Of tokens with their types.
+
+    Unknown and control ones are special; user-defined ones are only matched whole.
+    """
     special, user_defined = [], []
     for token, kind in tokens:
         if kind in _SPECIAL:
