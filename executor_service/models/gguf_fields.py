@@ -8,10 +8,11 @@ from typing import Any
 from common.errors import ModelError
 
 _PREFIX = "tokenizer.ggml."
-_SENTENCEPIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}
+_SENTENCEPIECE_UNKNOWN = 0
+_SENTENCEPIECE_ENDS = {"bos": 1, "eos": 2}
 """What files of this kind mean that do not say."""
-_NONE = 2**32 - 1
-"""How converters write -1, for no token, into a field without a sign."""
+_NONE = (None, -1, 2**32 - 1)
+"""For no token: converters write -1, also into a field without a sign."""
 
 
 class TokenType(IntEnum):
@@ -42,22 +43,34 @@ def token_id(fields: dict[str, Any], name: str) -> int | None:
 
     Raises ModelError if the field is the id of no token.
     """
-    found = optional_field(fields, f"{name}_token_id")
-    return None if found in (None, _NONE) else _checked_id(fields, name, found)
+    return _id_of(fields, name, optional_field(fields, f"{name}_token_id"))
 
 
-def special_id(fields: dict[str, Any], name: str) -> int:
-    """Of "unknown", "bos" or "eos". Raises ModelError if there is none or it is no token."""
+def end_id(fields: dict[str, Any], name: str) -> int | None:
+    """Of "bos" or "eos"; None if the file says none.
+
+    Raises ModelError if the field is the id of no token, or is missing where it has no default.
+    """
     if optional_field(fields, "model") == "llama":
-        default = _SENTENCEPIECE_IDS[name]
-        return _checked_id(fields, name, optional_field(fields, f"{name}_token_id", default))
-    return _checked_id(fields, name, field(fields, f"{name}_token_id"))
+        default = _SENTENCEPIECE_ENDS[name]
+        return _id_of(fields, name, optional_field(fields, f"{name}_token_id", default))
+    return _id_of(fields, name, field(fields, f"{name}_token_id"))
+
+
+def sentencepiece_unknown_id(fields: dict[str, Any]) -> int:
+    """Always one: also where the file says none. Raises ModelError if it is no token."""
+    found = token_id(fields, "unknown")
+    return _checked_id(fields, "unknown", _SENTENCEPIECE_UNKNOWN) if found is None else found
 
 
 def named_ids(fields: dict[str, Any]) -> list[int]:
     """All that `token_id` finds. Raises ModelError if one of them is no token."""
     found = (token_id(fields, name) for name in ("unknown", "bos", "eos", "eot", "eom"))
     return [each for each in found if each is not None]
+
+
+def _id_of(fields: dict[str, Any], name: str, found: Any) -> int | None:
+    return None if found in _NONE else _checked_id(fields, name, found)
 
 
 def _checked_id(fields: dict[str, Any], name: str, found: Any) -> int:

@@ -20,7 +20,7 @@ from executor_service.models.gguf_fields import (
     field,
     named_ids,
     optional_field,
-    special_id,
+    sentencepiece_unknown_id,
 )
 from executor_service.models.gguf_spellings import distinct_spellings, unmarking
 
@@ -40,7 +40,7 @@ def sentencepiece_tokenizer(fields: dict[str, Any]) -> Tokenizer:
         for token, score, kind in zip(tokens, scores, types, strict=True)
         if kind in _JOINED
     }
-    unknown = special_id(fields, "unknown")
+    unknown = sentencepiece_unknown_id(fields)
     spellings = distinct_spellings(tokens, [*named_ids(fields), unknown])
     tokenizer = Tokenizer(
         tokenizer_models.BPE(

@@ -20,7 +20,7 @@ from tokenizers import models as tokenizer_models
 
 from common.errors import ModelError
 from executor_service.models.gguf_added_tokens import add_special_tokens
-from executor_service.models.gguf_fields import TokenType, field, optional_field, special_id
+from executor_service.models.gguf_fields import TokenType, end_id, field, optional_field
 from executor_service.models.gguf_sentencepiece import sentencepiece_tokenizer
 
 _LLAMA3_SPLIT = (
@@ -109,14 +109,14 @@ def _matched_tokens(fields: dict[str, Any]) -> list[tuple[str, int]]:
 def _add_ends(tokenizer: Tokenizer, fields: dict[str, Any]) -> None:
     """Prompts begin with BOS and end with EOS where the file says so.
 
-    A SentencePiece file that says nothing means a BOS.
+    A SentencePiece file that says nothing means a BOS. An end that is no token is left out.
     """
     is_sentencepiece = optional_field(fields, "model") == "llama"
     single = ["$A"]
     special_tokens = []
     for name, default in (("bos", is_sentencepiece), ("eos", False)):
-        if optional_field(fields, f"add_{name}_token", default):
-            token_id = special_id(fields, name)
+        is_added = optional_field(fields, f"add_{name}_token", default)
+        if is_added and (token_id := end_id(fields, name)) is not None:
             token = field(fields, "tokens")[token_id]
             special_tokens.append((token, token_id))
             single = [token, *single] if name == "bos" else [*single, token]

@@ -171,6 +171,15 @@ def test_ids_of_special_tokens_have_sentencepieces_defaults() -> None:
     assert tokenizer_json(fields) == tokenizer_json(FIELDS)
 
 
+@pytest.mark.parametrize("none", [-1, 2**32 - 1])
+def test_an_id_of_none_is_no_end_and_the_default_unknown_token(none: int) -> None:
+    said = dict.fromkeys(("bos_token_id", "eos_token_id", "unknown_token_id"), none)
+    said |= {"add_bos_token": True, "add_eos_token": True}
+    without = read(FIELDS | {f"tokenizer.ggml.{key}": value for key, value in said.items()})
+    assert without.encode("the fox").ids == encode(FIELDS, "the fox")
+    assert without.model.unk_token == TOKENIZER.model.unk_token == "<unk>"
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -178,7 +187,7 @@ def test_ids_of_special_tokens_have_sentencepieces_defaults() -> None:
         ({"tokens": None}, "tokens"),
         ({"scores": [0.0]}, "differ in number"),
         ({"bos_token_id": 10**6}, "bos_token_id"),
-        ({"bos_token_id": -1}, "bos_token_id"),
+        ({"bos_token_id": -2}, "bos_token_id"),
         ({"unknown_token_id": 10**6}, "unknown_token_id .* is 1000000, .* correct the field"),
         ({"unknown_token_id": "<unk>"}, "unknown_token_id .* is '<unk>', .* correct the field"),
         ({"unknown_token_id": [0]}, "unknown_token_id"),

@@ -124,6 +124,15 @@ def test_prompts_end_with_eos_only_where_the_file_says_so() -> None:
     assert with_both.encode("hello").ids == [1, *inner, 2]
 
 
+@pytest.mark.parametrize("none", [-1, 2**32 - 1])
+def test_an_end_of_none_is_left_out(none: int) -> None:
+    fields = tokenizer_fields(320) | {"tokenizer.ggml.add_bos_token": True}
+    fields |= {"tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.bos_token_id": none}
+    tokenizer = Tokenizer.from_str(tokenizer_json(fields).decode())
+    inner = tokenizer.encode("hello", add_special_tokens=False).ids
+    assert tokenizer.encode("hello").ids == [*inner, 2]
+
+
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
