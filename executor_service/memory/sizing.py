@@ -49,7 +49,7 @@ def num_pool_blocks(
     budget = min(_DEFAULT_LIMIT_BYTES, int(free * _DEFAULT_SHARE))
     fitting = num_blocks_that_fit(max(0, budget), bytes_per_block)
     blocks = min(request.max_num_seqs * per_sequence, fitting)
-    problem = f"free memory is too small: {_kept(request)}"
+    problem = f"free memory is too small{_kept(request)}"
     return _at_least_one(blocks, bytes_per_block, problem)
 
 
@@ -63,13 +63,16 @@ def _check_fits(request: PoolRequest, num_bytes: int, free: int, problem: str) -
     if num_bytes > free:
         raise ConfigError(
             f"{problem}: the KV pool would take {size_text(num_bytes)}, but"
-            f" {size_text(max(0, free))} are free for it: {_kept(request)}"
+            f" {size_text(max(0, free))} are free for it{_kept(request)}"
         )
 
 
 def _kept(request: PoolRequest) -> str:
+    """Nothing where steps keep nothing."""
+    if not request.step_bytes:
+        return ""
     return (
-        f"{size_text(request.step_bytes)} are kept for the steps themselves, which"
+        f": {size_text(request.step_bytes)} are kept for the steps themselves, which"
         " --max-num-batched-tokens and --max-num-seqs bound"
     )
 

@@ -71,7 +71,7 @@ def test_a_number_of_blocks_that_does_not_fit_is_told_which_would() -> None:
 def test_memory_too_small_for_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="one KV block"):
         blocks(GIB, kv_cache_memory_bytes=MIB - 1)
-    with pytest.raises(ConfigError, match="one KV block"):
+    with pytest.raises(ConfigError, match="^free memory is too small: one KV block"):
         blocks(MIB)
     with pytest.raises(ConfigError, match="one KV block"):
         blocks(GIB, step_bytes=2 * GIB)
