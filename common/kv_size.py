@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 KIB = 1024
@@ -38,12 +39,22 @@ A100 = Device(flops=312e12, bandwidth=2e12)
 
 
 def size_text(num_bytes: float) -> str:
-    """For people, in the largest unit of which there is at least one: 96.3 MiB, 1.56 GiB."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if num_bytes >= unit:
-            count = num_bytes / unit
-            return f"{count:.2f} {name}" if count < 10 else f"{count:.1f} {name}"
-    return f"{num_bytes:.0f} bytes"
+    """For people, in the largest unit of which, rounded, there is one: 96.3 MiB, 1.56 GiB."""
+    if round(num_bytes) < KIB:
+        return f"{num_bytes:.0f} bytes"
+    count, unit = num_bytes / KIB, "KiB"
+    for larger in ("MiB", "GiB"):
+        if round(count, 1) >= 1024:
+            count, unit = count / 1024, larger
+    return f"{count:.2f} {unit}" if round(count, 2) < 10 else f"{count:.1f} {unit}"
+
+
+def larger_size_text(num_bytes: float, limit_bytes: float) -> str:
+    """Of a size above the limit; by how much, where both would read the same."""
+    text, excess = size_text(num_bytes), math.ceil(num_bytes - limit_bytes)
+    if excess <= 0 or text != size_text(limit_bytes):
+        return text
+    return f"{size_text(excess)} more than {text}"
 
 
 def kv_element_bytes(dtype: str, head_dim: int) -> float:

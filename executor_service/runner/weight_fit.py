@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.errors import ModelError
-from common.kv_size import size_text
+from common.kv_size import larger_size_text, size_text
 from executor_service.kernels.weight_rows import WeightRules
 from executor_service.models.checkpoint import Checkpoint
 from executor_service.models.weight_sizes import weight_bytes
@@ -19,6 +19,6 @@ def check_weights_fit(device: Device[B], backend: B, checkpoint: Checkpoint) -> 
     needed, free = bytes_by(backend.weight_rules), device.free_bytes()
     if needed > free:
         raise ModelError(
-            f"the weights do not fit: they take {size_text(needed)} and {size_text(free)} are"
-            f" free; {device.smaller_weights(bytes_by)}"
+            f"the weights do not fit: they take {larger_size_text(needed, free)} and"
+            f" {size_text(free)} are free; {device.smaller_weights(bytes_by)}"
         )

@@ -13,6 +13,7 @@ from common.kv_size import (
     compute_seconds,
     kv_bytes_per_token,
     kv_element_bytes,
+    larger_size_text,
     num_blocks_that_fit,
     num_sequences_that_fit,
     read_seconds,
@@ -89,14 +90,15 @@ def estimate(shape: ModelShape, config: SizeConfig) -> SizeEstimate:
 
 def _room(config: SizeConfig, memory_bytes: float, weight_bytes: float) -> float:
     """Only on a GPU is some of the memory left alone."""
-    share, flags = 1.0, "--memory"
+    share, usable, flags = 1.0, size_text(memory_bytes), "--memory"
     if config.device != CPU:
         share, flags = config.gpu_memory_utilization, "--memory, --gpu-memory-utilization, --dtype"
+        usable = f"{share:g} x {usable}"
     room_bytes = memory_bytes * share - weight_bytes
     if room_bytes <= 0:
+        taken = larger_size_text(weight_bytes, memory_bytes * share)
         raise ConfigError(
-            f"the weights take {size_text(weight_bytes)}, which leaves no KV cache in"
-            f" {share:g} x {size_text(memory_bytes)} ({flags})"
+            f"the weights take {taken}, which leaves no KV cache in {usable} ({flags})"
         )
     return room_bytes
 

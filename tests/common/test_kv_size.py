@@ -13,6 +13,7 @@ from common.kv_size import (
     compute_seconds,
     kv_bytes_per_token,
     kv_element_bytes,
+    larger_size_text,
     num_blocks_that_fit,
     num_sequences_that_fit,
     num_tokens_that_fit,
@@ -110,6 +111,12 @@ def test_scales_count_with_what_they_scale(dtype: str, head_dim: int, element_by
         (0, "0 bytes"),
         (1023, "1023 bytes"),
         (KIB, "1.00 KiB"),
+        (KIB - 0.3, "1.00 KiB"),
+        (10 * KIB - 1, "10.0 KiB"),
+        (MIB - 1, "1.00 MiB"),
+        (10 * MIB - 1, "10.0 MiB"),
+        (GIB - 1, "1.00 GiB"),
+        (2000 * GIB, "2000.0 GiB"),
         (2.5 * MIB, "2.50 MiB"),
         (96.25 * MIB, "96.2 MiB"),
         (GIB - MIB, "1023.0 MiB"),
@@ -119,3 +126,9 @@ def test_scales_count_with_what_they_scale(dtype: str, head_dim: int, element_by
 )
 def test_a_size_is_told_in_a_unit_that_fits(num_bytes: float, text: str) -> None:
     assert size_text(num_bytes) == text
+
+
+def test_a_size_that_reads_like_its_limit_is_told_by_the_difference() -> None:
+    assert larger_size_text(92 * MIB + 37, 92 * MIB) == "37 bytes more than 92.0 MiB"
+    assert larger_size_text(93 * MIB, 92 * MIB) == "93.0 MiB"
+    assert larger_size_text(92 * MIB, 92 * MIB) == "92.0 MiB"

@@ -9,7 +9,7 @@ import pytest
 from gguf import GGMLQuantizationType as GGMLType
 
 from common.errors import ConfigError, ModelError
-from common.kv_size import size_text
+from common.kv_size import larger_size_text, size_text
 from executor_service.config import ExecutorConfig
 from executor_service.kernels.backend import Backend
 from executor_service.kernels.cpu import CpuBackend
@@ -109,7 +109,8 @@ def test_one_byte_too_few_is_refused_before_a_weight_is_read(
         "executor_service.runner.load.LlamaModel", lambda *_: pytest.fail("weights are read")
     )
     free = size - 1
-    with pytest.raises(ModelError, match=f"they take {size_text(size)} and {size_text(free)} are"):
+    taken = larger_size_text(size, free)
+    with pytest.raises(ModelError, match=f"they take {taken} and {size_text(free)} are free"):
         load_with(free, path, monkeypatch)
 
 

@@ -84,8 +84,15 @@ def test_on_a_cpu_the_pool_is_what_up_takes_by_itself() -> None:
     assert (large.room_bytes, large.kv_bytes) == (63 * GIB, 4 * GIB)
     assert (small.room_bytes, small.kv_bytes) == (2 * GIB, GIB)
     assert small.num_tokens == GIB // small.kv_bytes_per_token
-    with pytest.raises(ConfigError, match=r"no KV cache in 1 x 1\.00 GiB \(--memory\)"):
+    with pytest.raises(ConfigError, match=r"1\.00 GiB, .* no KV cache in 1\.00 GiB \(--memory\)"):
         size(**flags, memory_bytes=GIB)
+    with pytest.raises(ConfigError, match=r"take 37 bytes more than 1\.00 GiB"):
+        size(**flags, memory_bytes=GIB - 37)
+
+
+def test_a_block_that_does_not_fit_names_no_flag_that_size_lacks() -> None:
+    with pytest.raises(ConfigError, match=r"^free memory is too small: one KV block takes"):
+        size(dtype="float32", device="cpu", params=1e6, memory_bytes=4 * MIB)
 
 
 def test_on_a_cpu_the_pool_is_the_very_one_of_an_executor(tmp_path: Path) -> None:
