@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from common.config import parse
 from common.kv_size import Device, size_text
@@ -22,59 +22,61 @@ def main(argv: Sequence[str]) -> int:
 
 
 def lines(shape: ModelShape, config: SizeConfig, estimate: SizeEstimate) -> list[tuple[str, str]]:
-    device, per_token = estimate.device, estimate.kv_bytes_per_token
-    rows = [
-        (
-            "model",
-            f"{shape.name}: {_count(shape.num_parameters)} parameters in {shape.dtype},"
-            f" {size_text(estimate.weight_bytes)}",
-        ),
-        (
-            "KV",
-            f"{size_text(per_token)} per token ({shape.num_layers} layers x"
-            f" {shape.num_kv_heads} heads x {shape.head_dim} x 2, {estimate.kv_dtype});"
-            f" a request of {config.length:,} tokens: {size_text(config.length * per_token)};"
-            f" 1,000,000 tokens: {size_text(1e6 * per_token)}",
-        ),
-        (
-            "device",
-            f"{_device_name(config)}{size_text(estimate.memory_bytes)}{_speed(device)}",
-        ),
-        (
-            "fits",
-            f"{size_text(estimate.kv_bytes)} of KV hold {estimate.num_tokens:,} tokens in"
-            f" {estimate.num_blocks:,} blocks of {config.block_size}:"
-            f" {estimate.num_requests:,} requests of {config.length:,}",
-        ),
-    ]
+    rows = [*_model_lines(shape, config, estimate), *_memory_lines(config, estimate)]
+    return rows if estimate.device is None else [*rows, *_time_lines(estimate)]
+
+
+def _model_lines(
+    shape: ModelShape, config: SizeConfig, estimate: SizeEstimate
+) -> Iterator[tuple[str, str]]:
+    per_token = estimate.kv_bytes_per_token
+    yield (
+        "model",
+        f"{shape.name}: {_count(shape.num_parameters)} parameters in {shape.dtype},"
+        f" {size_text(estimate.weight_bytes)}",
+    )
+    yield (
+        "KV",
+        f"{size_text(per_token)} per token ({shape.num_layers} layers x"
+        f" {shape.num_kv_heads} heads x {shape.head_dim} x 2, {estimate.kv_dtype});"
+        f" a request of {config.length:,} tokens: {size_text(config.length * per_token)};"
+        f" 1,000,000 tokens: {size_text(1e6 * per_token)}",
+    )
+
+
+def _memory_lines(config: SizeConfig, estimate: SizeEstimate) -> Iterator[tuple[str, str]]:
+    yield (
+        "device",
+        f"{_device_name(config)}{size_text(estimate.memory_bytes)}{_speed(estimate.device)}",
+    )
+    yield (
+        "fits",
+        f"{size_text(estimate.kv_bytes)} of KV hold {estimate.num_tokens:,} tokens in"
+        f" {estimate.num_blocks:,} blocks of {config.block_size}:"
+        f" {estimate.num_requests:,} requests of {config.length:,}",
+    )
     if config.device == CPU:
-        rows.append(
-            (
-                "by itself",
-                f"`up` takes no more of the {size_text(estimate.room_bytes)} beside the weights;"
-                " --kv-cache-memory-bytes says how much it shall take",
-            )
+        yield (
+            "by itself",
+            f"`up` takes no more of the {size_text(estimate.room_bytes)} beside the weights;"
+            " --kv-cache-memory-bytes says how much it shall take",
         )
-    if device is None:
-        return rows
-    rows.append(
-        (
-            "one token",
-            f"{estimate.compute_s * 1e3:.3f} ms of compute, {estimate.read_s * 1e3:.2f} ms of"
-            f" reading weights: at best {1 / max(estimate.compute_s, estimate.read_s):,.0f}"
-            " tokens/s for one request",
-        )
+
+
+def _time_lines(estimate: SizeEstimate) -> Iterator[tuple[str, str]]:
+    yield (
+        "one token",
+        f"{estimate.compute_s * 1e3:.3f} ms of compute, {estimate.read_s * 1e3:.2f} ms of"
+        f" reading weights: at best {1 / max(estimate.compute_s, estimate.read_s):,.0f}"
+        " tokens/s for one request",
     )
     if estimate.num_requests:
         rate = estimate.num_requests / estimate.full_step_s
-        rows.append(
-            (
-                "full",
-                f"{estimate.full_step_s * 1e3:.1f} ms a step with all {estimate.num_requests:,}"
-                f" requests at full length: at best {rate:,.0f} tokens/s",
-            )
+        yield (
+            "full",
+            f"{estimate.full_step_s * 1e3:.1f} ms a step with all {estimate.num_requests:,}"
+            f" requests at full length: at best {rate:,.0f} tokens/s",
         )
-    return rows
 
 
 def _speed(device: Device | None) -> str:
