@@ -11,14 +11,14 @@ from typing import Any
 
 from common.errors import ModelError
 from executor_service.kernels.backend import KVShape
+from executor_service.models.positions import (
+    ARCHITECTURES,
+    exact_positions,
+    known_model_type,
+    window_of,
+    windowed_positions,
+)
 from executor_service.models.rope import ROPE_TYPES, RopeConfig
-
-_ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ def from_hf(config: Mapping[str, Any]) -> ModelConfig:
             or _default_head_dim(model_type, hidden_size, num_heads),
             rms_norm_eps=config["rms_norm_eps"],
             rope=_rope(config, positions),
-            max_position_embeddings=_exact_positions(config, model_type, positions),
-            window=_window(config, model_type, positions),
-            windowed_positions=_windowed_positions(config, model_type, positions),
+            max_position_embeddings=exact_positions(config, model_type, positions),
+            window=window_of(config, model_type, positions),
+            windowed_positions=windowed_positions(config, model_type, positions),
             tie_word_embeddings=config.get("tie_word_embeddings", False),
             qkv_bias=model_type == "qwen2" or bias,
             output_bias=model_type != "qwen2" and bias,
@@ -104,13 +104,13 @@ def _default_head_dim(model_type: str, hidden_size: int, num_heads: int) -> int:
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
-    names = config.get("architectures") or []
-    for name in names:
-        if name in _ARCHITECTURES:
-            return _ARCHITECTURES[name]
-    found = ", ".join(names) or config.get("model_type") or "an unnamed architecture"
-    known = ", ".join(_ARCHITECTURES)
-    raise ModelError(f"{found} is not supported; supported are {known}")
+    found = known_model_type(config)
+    if found is not None:
+        return found
+    names = ", ".join(config.get("architectures") or [])
+    named = names or config.get("model_type") or "an unnamed architecture"
+    known = ", ".join(ARCHITECTURES)
+    raise ModelError(f"{named} is not supported; supported are {known}")
 
 
 def _refuse_unknown_parts(config: Mapping[str, Any]) -> None:
@@ -122,27 +122,6 @@ def _refuse_unknown_parts(config: Mapping[str, Any]) -> None:
         raise ModelError(f"weights quantized by {method!r} are not supported")
     if config.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelError("partial_rotary_factor is not supported")
-
-
-def _exact_positions(config: Mapping[str, Any], model_type: str, positions: int) -> int:
-    """A window as long as the sequence sees all of it, so such lengths need no window."""
-    window = config.get("sliding_window")
-    used = model_type == "mistral" or config.get("use_sliding_window", False)
-    if model_type in ("mistral", "qwen2", "qwen3") and used and window:
-        return min(positions, int(window))
-    return positions
-
-
-def _window(config: Mapping[str, Any], model_type: str, positions: int) -> int | None:
-    """Mistral's; Qwen has windows in some layers alone."""
-    window = config.get("sliding_window") if model_type == "mistral" else None
-    return int(window) if window and window < positions else None
-
-
-def _windowed_positions(config: Mapping[str, Any], model_type: str, positions: int) -> int:
-    if _window(config, model_type, positions) is not None:
-        return positions
-    return _exact_positions(config, model_type, positions)
 
 
 def _rope(config: Mapping[str, Any], positions: int) -> RopeConfig:

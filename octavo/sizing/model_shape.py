@@ -14,6 +14,7 @@ from executor_service.models.dequantize import BLOCK_TYPES, block_of, type_name
 from executor_service.models.gguf_config import hf_config
 from executor_service.models.gguf_file import GGUFFile
 from executor_service.models.json_file import read_json_object
+from executor_service.models.positions import exact_positions, known_model_type
 from executor_service.models.source import SMOLLM2_ALIAS, locate
 from octavo.sizing.card import CPU
 from octavo.sizing.config import SizeConfig
@@ -38,7 +39,7 @@ class ModelShape:
     weight_bytes: float
     kv_dtype: str
     max_model_len: int | None = None
-    """The longest sequence, if that is known."""
+    """The longest sequence of an executor on a CPU, if that is known."""
 
 
 def shape_of(config: SizeConfig) -> ModelShape:
@@ -127,10 +128,11 @@ def _from_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     head_dim = config.get("head_dim")
     if head_dim is None and num_heads and hidden_size:
         head_dim = hidden_size // num_heads
+    positions = config.get("max_position_embeddings")
     return {
         "name": name,
         "num_layers": config.get("num_hidden_layers"),
         "num_kv_heads": config.get("num_key_value_heads") or num_heads,
         "head_dim": head_dim,
-        "max_model_len": config.get("max_position_embeddings"),
+        "max_model_len": positions and exact_positions(config, known_model_type(config), positions),
     }

@@ -110,6 +110,15 @@ def test_flags_win_over_the_model(tmp_path: Path) -> None:
     assert (shape.num_kv_heads, shape.num_parameters, shape.dtype) == (28, 1e9, "float16")
 
 
+def test_a_used_sliding_window_bounds_the_length(tmp_path: Path) -> None:
+    fields = {"architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 4096}
+    fields |= {"sliding_window": 512}
+    model = str(write_config(tmp_path, **fields))
+    assert shape_of(SizeConfig(model=model)).max_model_len == 4096
+    write_config(tmp_path, **fields, use_sliding_window=True)
+    assert shape_of(SizeConfig(model=model)).max_model_len == 512
+
+
 def test_experts_need_the_number_of_parameters(tmp_path: Path) -> None:
     path = write_config(tmp_path, num_experts=8)
     with pytest.raises(ConfigError, match="--params"):
