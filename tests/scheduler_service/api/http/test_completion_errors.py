@@ -100,7 +100,7 @@ async def test_a_bad_field_is_named_and_nothing_is_run(
         ("prompt", [], ("a list of token ids", "an empty list", "at least one")),
         ("prompt", None, ("a string", "None", "at least one")),
         ("max_tokens", -1, ("from 0", "-1", "null is as many as the context takes")),
-        ("logit_bias", {"the": 1}, ("keys are token ids from 0 to", "'the'", "/tokenize")),
+        ("logit_bias", {"the": 1}, ("keys are token ids from 0 to", "'the'", "tokenize the text")),
         ("logit_bias", {str(VOCAB_SIZE): 1}, (str(VOCAB_SIZE - 1), f"'{VOCAB_SIZE}'")),
         ("logit_bias", [1], ("object", "a list")),
         ("stop", {"a": 1}, ("list of strings", "an object")),
